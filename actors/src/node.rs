@@ -444,10 +444,10 @@ mod tests {
             deadline: within,
         };
         let gone = RemoteError::Gone { node: "head".into(), reason: "it is off".into() };
-        let minimum = DrainError::BelowMinimum { job: JobId(1), min_nodes: 2, left: 1 };
+        let minimum = DrainError::BelowMinimum { job: JobId(1), min: 2.into(), left: 1.into() };
         for (answer, expected) in [
             (Ok(Ok(DrainResult::default())), "it is empty"),
-            (Ok(Err(minimum)), "it does not leave in order: job-1 needs 2 nodes"),
+            (Ok(Err(minimum)), "it does not leave in order: job-1 needs 2 processors"),
             (Err(timeout), "it is not empty after 30s"),
             (Err(gone), "the scheduler did not answer: node head is gone"),
         ] {

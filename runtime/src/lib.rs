@@ -74,7 +74,7 @@ pub mod prelude {
 
 #[cfg(feature = "grid")]
 mod grid {
-    pub use springtide_base::{checksum, id};
+    pub use springtide_base::{checksum, id, processors};
     pub use springtide_config as config;
     pub use springtide_metrics as meter;
     pub use springtide_work::{event, malleable, mw, share, spmd, topology, work};

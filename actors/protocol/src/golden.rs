@@ -33,8 +33,8 @@ use crate::job::{
 use crate::node::RegisterAgain;
 use crate::policy::provisioning::{Booking, Denial, Price, Slot};
 use crate::policy::{
-    AdaptationSettings, ClusterAggregate, Memory, NodeOffer, SchedulerRequest, SharedParameters,
-    WorkerStats,
+    AdaptationSettings, ClusterAggregate, Memory, NodeOffer, OfferedNode, SchedulerRequest,
+    SharedParameters, WorkerStats,
 };
 use crate::probe::{BandwidthSample, CheckPaths, PathMeasurement, Paths, Ping};
 use crate::pulse::{Heartbeat, HeartbeatReply};
@@ -472,9 +472,13 @@ fn messages_of_the_coordinator_tree() {
 
 fn offers() -> BTreeMap<springtide_base::id::ClusterId, NodeOffer> {
     let offer = NodeOffer {
-        free: 3,
+        free: 3.into(),
+        smallest: 1.into(),
         speed: Some(1.5),
-        nodes: BTreeMap::from([("ams-2".into(), 1.25)]),
+        nodes: BTreeMap::from([(
+            "ams-2".into(),
+            OfferedNode { processors: 2.into(), speed: 1.25 },
+        )]),
         bandwidth: Some(1e6),
         rtt_s: Some(0.02),
         measured_s: None,
@@ -495,7 +499,8 @@ fn messages_of_the_exchange_of_nodes() {
     let (job, epoch) = (JobId(3), Epoch(2));
     let (node, incarnation): (springtide_base::id::NodeId, _) = ("ams-2".into(), Incarnation(5));
     let request = SchedulerRequest {
-        count: 2,
+        count: 2.into(),
+        most: 4.into(),
         min_speed: Some(0.5),
         min_bandwidth: Some(1e5),
         prefer: vec!["ams".into()],
@@ -512,14 +517,17 @@ fn messages_of_the_exchange_of_nodes() {
         rtt_s: BTreeMap::from([("ams".into(), 0.02)]),
         bandwidth: BTreeMap::from([("ams".into(), 1e6)]),
     });
-    answer::<Result<OpenNodes, AuthorityError>>("request-nodes-ok", &Ok(OpenNodes { open: 2 }));
+    answer::<Result<OpenNodes, AuthorityError>>(
+        "request-nodes-ok",
+        &Ok(OpenNodes { open: 2.into() }),
+    );
     let stale = AuthorityError::Epoch { job, asked: Epoch(1), known: epoch };
     answer::<Result<OpenNodes, AuthorityError>>("request-nodes-stale", &Err(stale));
     answer::<Result<OpenNodes, AuthorityError>>(
         "request-nodes-over",
         &Err(AuthorityError::Over { job }),
     );
-    message(&WithdrawNodes { job, epoch, count: 1 });
+    message(&WithdrawNodes { job, epoch, count: 1.into() });
     let why = ReleaseReason::Refused { reason: "no threads".into(), busy: None };
     message(&NodeFreed { job, epoch, node: node.clone(), incarnation, why });
     let reached = RootProgress { checkpoint: 2, iterations: 7, done: 40 };
@@ -528,7 +536,7 @@ fn messages_of_the_exchange_of_nodes() {
     message(&GetSample { job, epoch, cluster: "ams".into() });
     let contact = Contact { node: node.clone(), cluster: "ams".into(), address: address() };
     answer::<Result<Option<Contact>, AuthorityError>>("get-sample", &Ok(Some(contact)));
-    let known = Offers { offers: offers(), open: 2, existing: 7 };
+    let known = Offers { offers: offers(), open: 2.into(), existing: 7.into() };
     answer::<Result<Offers, AuthorityError>>("get-offers", &Ok(known));
     message(&Subscribe { job, epoch, faster_than: Some(1.5) });
     let speeds = BTreeMap::from([(node.clone(), 1.25)]);
@@ -536,7 +544,7 @@ fn messages_of_the_exchange_of_nodes() {
     let (cluster, address, leaving) = ("ams".into(), address(), false);
     let member = Member { incarnation, cluster, address, threads: 2, leaving };
     let granted = GrantedNode { node: node.clone(), member, speed: Some(1.25) };
-    message(&NodeGrant { job, nodes: vec![granted], open: 1 });
+    message(&NodeGrant { job, nodes: vec![granted], open: 1.into() });
     let (nodes, reason) = (vec![node.clone()], "maintenance".to_owned());
     let deadline_ms = Some(30_000);
     message(&AskLeave { job, nodes: nodes.clone(), reason: reason.clone(), deadline_ms });
@@ -555,7 +563,7 @@ fn messages_of_the_exchange_of_nodes() {
     let errors = [
         ("no-nodes", DrainError::NoNodes),
         ("unknown", DrainError::UnknownNode { node: node.clone() }),
-        ("below", DrainError::BelowMinimum { job, min_nodes: 2, left: 1 }),
+        ("below", DrainError::BelowMinimum { job, min: 2.into(), left: 1.into() }),
         ("undrained", DrainError::Undrained { node }),
         ("ended", DrainError::Ended),
     ];

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, TaskPath};
+use springtide_base::processors::Processors;
 use springtide_config::{AdaptationSection, Steal};
 use springtide_metrics::{BenchmarkSpec, Histograms, Statistics};
 use springtide_net::membership::View;
@@ -56,10 +57,12 @@ pub struct JobParams {
     pub stack_bytes: u64,
     /// Maximum number of waits on one stack that execute unrelated tasks.
     pub nesting_bound: u32,
-    /// Minimum number of nodes; 0 counts as 1.
-    pub min_nodes: u32,
-    /// Maximum number of nodes; absent: no limit.
-    pub max_nodes: Option<u32>,
+    /// Minimum number of processors; 0 counts as 1. Of a managed job: of nodes, the manager's unit.
+    #[serde(alias = "min_nodes")]
+    pub min_processors: Processors,
+    /// Maximum number of processors; absent: no limit. Of a managed job: of nodes.
+    #[serde(alias = "max_nodes")]
+    pub max_processors: Option<Processors>,
     /// Number of distinct nodes that may die holding the same task; then the job ends. 0: no limit.
     pub poison_limit: u32,
     /// Bytes of finished results that each node keeps, so that losses of nodes do not repeat them;
@@ -107,16 +110,16 @@ impl JobParams {
 
     /// Sets the adaptation from a config section, except the period.
     pub fn adapt(&mut self, section: &AdaptationSection) {
-        self.min_nodes = section.min_nodes.get();
-        self.max_nodes = section.max_nodes.map(|nodes| nodes.get());
+        self.min_processors = section.min_processors.get().into();
+        self.max_processors = section.max_processors.map(|count| count.get().into());
         self.mode = section.mode.into();
         let period_s = self.settings.period_s;
         self.settings = AdaptationSettings { period_s, ..AdaptationSettings::from(section) };
     }
 
-    /// Minimum number of nodes, at least 1.
-    pub fn min_nodes_or_one(&self) -> u32 {
-        self.min_nodes.max(1)
+    /// Minimum number of processors, at least 1.
+    pub fn min_or_one(&self) -> Processors {
+        self.min_processors.max(Processors::ONE)
     }
 }
 
@@ -128,8 +131,8 @@ impl Default for JobParams {
             seed: 1,
             stack_bytes: 16 << 20,
             nesting_bound: 32,
-            min_nodes: 1,
-            max_nodes: None,
+            min_processors: Processors::ONE,
+            max_processors: None,
             poison_limit: 3,
             results_bytes: RESULTS_BYTES as u64,
             checkpoint_rate: CHECKPOINT_RATE,

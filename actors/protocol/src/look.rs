@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_base::processors::Processors;
 use springtide_metrics::{LatencySummary, Statistics, ThreadState};
 use springtide_remote::remote_message;
 
@@ -61,8 +62,8 @@ pub struct JobSnapshot {
     pub period_s: f64,
     /// Band of the efficiency.
     pub band: (f64, f64),
-    /// Last measured weighted average efficiency, and its number of nodes.
-    pub efficiency: Option<(f64, u32)>,
+    /// Last measured weighted average efficiency, and its number of processors.
+    pub efficiency: Option<(f64, Processors)>,
     /// Reported progress, and its unit.
     pub progress: Option<(JobProgress, String)>,
     /// Number of reported iterations, and the duration of the last one in seconds.

@@ -345,12 +345,12 @@ impl Forged {
         send!(RequestNodes {
             job,
             epoch,
-            request: SchedulerRequest { count: 1, ..SchedulerRequest::default() },
+            request: SchedulerRequest { count: 1.into(), ..SchedulerRequest::default() },
             benchmark: None,
             rtt_s: BTreeMap::new(),
             bandwidth: BTreeMap::new(),
         });
-        send!(WithdrawNodes { job, epoch, count: 1 });
+        send!(WithdrawNodes { job, epoch, count: 1.into() });
         send!(NeedNodes { job, epoch, count: 1, timeout_ms: None, number: 0 });
         let node_freed = |why| NodeFreed { job, epoch, node: node.clone(), incarnation, why };
         send!(node_freed(ReleaseReason::Left));
@@ -455,7 +455,7 @@ impl Forged {
         }
         let (victim, reason) = (NodeId::from(format!("{LAB}-2")), "test".to_owned());
         send!(LostMember { job, node: victim.clone(), reason: reason.clone() });
-        send!(NodeGrant { job, nodes: Vec::new(), open: 0 });
+        send!(NodeGrant { job, nodes: Vec::new(), open: 0.into() });
         let nodes = vec![victim.clone()];
         send!(AskLeave { job, nodes, reason: reason.clone(), deadline_ms: Some(1) });
         let why = reason.clone();

@@ -18,15 +18,16 @@ use springtide_protocol::scheduler::{
 };
 use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, NodeId};
-use springtide_runtime::membership::View;
+use springtide_runtime::membership::{Member, View};
 use springtide_runtime::meter::{BenchmarkSpec, LinkReport, Scale, SpecId};
+use springtide_runtime::processors::Processors;
 use tokio::time::Instant;
 
 use super::{Coordinator, CoordinatorPhase};
 use crate::policy::{
     self, AdaptationAction, AdaptationSettings, ClusterAggregate, Crash, Decision, Inputs,
-    LinkEstimate, LoggedDecision, Memory, Mode, NodeOffer, RecentObservations, RootNode,
-    SchedulerRequest, Snapshot,
+    LinkEstimate, LoggedDecision, Memory, Mode, NodeOffer, OfferedNode, RatedWorker,
+    RecentObservations, RootNode, SchedulerRequest, Snapshot,
 };
 use crate::probe;
 
@@ -45,7 +46,8 @@ const OFFERS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Text of a note to the client.
 fn better_text(better: &BetterFree) -> String {
-    let free = better.offers.iter().map(|(cluster, offer)| format!("{} of {cluster}", offer.free));
+    let free = |(cluster, offer): (_, &NodeOffer)| format!("{} of {cluster}", offer.free);
+    let free = better.offers.iter().map(free);
     format!("better nodes are free: {}", free.collect::<Vec<_>>().join(", "))
 }
 
@@ -115,9 +117,9 @@ impl Adaptation {
         &mut self.memory.recent
     }
 
-    /// Last measured weighted average efficiency, and its number of nodes.
-    pub(super) fn efficiency(&self) -> Option<(f64, u32)> {
-        self.memory.measured.map(|measured| (measured.efficiency, measured.nodes))
+    /// Last measured weighted average efficiency, and its number of processors.
+    pub(super) fn efficiency(&self) -> Option<(f64, Processors)> {
+        self.memory.measured.map(|measured| (measured.efficiency, measured.processors))
     }
 
     /// Whether the memory excludes a cluster.
@@ -221,7 +223,8 @@ impl Adaptation {
         }
         let best = self.clusters.values().flat_map(|state| &state.aggregate.best);
         let best = best.filter(|named| fits(&named.node));
-        let best = best.max_by(|a, b| a.speed.total_cmp(&b.speed).then(b.node.cmp(&a.node)));
+        let speed = RatedWorker::processor_speed;
+        let best = best.max_by(|a, b| speed(a).total_cmp(&speed(b)).then(b.node.cmp(&a.node)));
         self.benchmark_node = best.map(|named| named.node.clone());
     }
 
@@ -314,6 +317,7 @@ impl Coordinator {
         let period_s = self.spec.params.period().as_secs_f64();
         let oldest = Duration::from_secs_f64(period_s) * AGGREGATE_AGE;
         let now = Instant::now();
+        let (min, max) = self.bounds();
         let view = &self.view;
         let adapt = &mut self.adaptation;
         adapt.clusters.retain(|cluster, state| {
@@ -325,9 +329,12 @@ impl Coordinator {
         let is_late = |state: &ClusterState| now.saturating_duration_since(state.received) > due;
         let late = adapt.clusters.iter().filter(|(_, state)| is_late(state));
         let late = late.map(|(cluster, _)| cluster.clone()).collect();
-        let count = |nodes: &[NodeId]| u32::try_from(nodes.len()).unwrap_or(u32::MAX);
-        let clusters = view.members.clusters();
-        let members = clusters.map(|(cluster, nodes)| (cluster.clone(), count(nodes))).collect();
+        let size = |member: &Member| Processors::of_node(member.threads);
+        let mut members: BTreeMap<ClusterId, Processors> = BTreeMap::new();
+        for (_, member) in view.members.iter() {
+            let of_cluster = members.entry(member.cluster.clone()).or_default();
+            *of_cluster = of_cluster.saturating_add(size(member));
+        }
         let root = view.coordinator.as_ref().and_then(|node| {
             Some(RootNode { node: node.clone(), cluster: view.cluster_of(node)?.clone() })
         });
@@ -335,7 +342,9 @@ impl Coordinator {
         let unit = adapt.unit();
         let offers = adapt.offers.offers.iter().map(|(cluster, offer)| {
             // A speed in an unknown unit is unknown.
-            let in_unit = |(node, speed): (&NodeId, &f64)| Some((node.clone(), speed * unit?));
+            let in_unit = |(node, own): (&NodeId, &OfferedNode)| {
+                Some((node.clone(), OfferedNode { speed: own.speed * unit?, ..*own }))
+            };
             let nodes = offer.nodes.iter().filter_map(in_unit);
             let speed = unit.zip(offer.speed).map(|(unit, speed)| unit * speed);
             (cluster.clone(), NodeOffer { nodes: nodes.collect(), speed, ..offer.clone() })
@@ -355,14 +364,14 @@ impl Coordinator {
             members,
             late,
             root,
-            min_nodes: self.spec.params.min_nodes,
-            max_nodes: self.spec.params.max_nodes,
+            min_processors: min,
+            max_processors: max,
             requested: adapt.offers.open.saturating_add(self.changes.coming()),
             leaving: view
                 .members
                 .iter()
                 .filter(|(_, member)| member.leaving)
-                .map(|(node, _)| node.clone())
+                .map(|(node, member)| (node.clone(), size(member)))
                 .collect(),
             crashes,
             links: characteristic_links(adapt.links(), home.as_ref()),
@@ -387,7 +396,7 @@ impl Coordinator {
         (self.adaptation.memory, self.adaptation.decided) = (next, Instant::now());
         self.store_memory(ctx);
         if let Some(efficiency) = decision.efficiency {
-            self.report_efficiency(efficiency, decision.nodes);
+            self.report_efficiency(efficiency, decision.processors);
         }
         for action in &decision.actions {
             let mut text = policy::describe_action(action);
@@ -492,10 +501,12 @@ impl Coordinator {
 
     fn request(&mut self, request: &SchedulerRequest, ctx: &mut Context<Self>) {
         // Nodes that the program would return are not requested.
-        let count = self.program_takes(request.count, None);
-        if count == 0 {
+        let count = self.program_takes(request.count);
+        if count.is_zero() {
             return;
         }
+        // Nor is a greater node, unless the program takes all that was decided.
+        let most = if count < request.count { count } else { request.most };
         let adapt = &self.adaptation;
         let unit = adapt.unit();
         // The scheduler knows speeds in the benchmark's unit only.
@@ -508,7 +519,7 @@ impl Coordinator {
         let message = RequestNodes {
             job: self.spec.id,
             epoch: self.spec.epoch,
-            request: SchedulerRequest { count, min_speed, ..request.clone() },
+            request: SchedulerRequest { count, most, min_speed, ..request.clone() },
             benchmark: adapt.benchmark.clone(),
             rtt_s,
             bandwidth,
@@ -552,7 +563,7 @@ impl Coordinator {
         let moves = self.spec.params.mode == Mode::Adaptive && adapt.settings.migrate;
         let Some(unit) = adapt.unit().filter(|_| moves) else { return };
         let worst = adapt.clusters.values().flat_map(|state| &state.aggregate.worst);
-        let speeds = worst.map(|named| named.speed).filter(|speed| *speed > 0.0);
+        let speeds = worst.map(RatedWorker::processor_speed).filter(|speed| *speed > 0.0);
         let slowest = speeds.fold(f64::INFINITY, f64::min);
         let faster_than = adapt.settings.migrate_factor * slowest / unit;
         if !faster_than.is_finite() {

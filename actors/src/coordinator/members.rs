@@ -14,6 +14,7 @@ use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, JobId, NodeId, Peer};
 use springtide_runtime::membership::{Member, View};
 use springtide_runtime::meter::Statistics;
+use springtide_runtime::processors::Processors;
 use springtide_runtime::remote::{Refusal, RemoteError};
 
 use super::{Coordinator, CoordinatorPhase};
@@ -47,9 +48,20 @@ struct Departure {
 }
 
 impl MembershipChanges {
+    /// Sizes of the granted nodes that are not members yet.
+    fn coming_sizes(&self) -> impl Iterator<Item = Processors> {
+        let granted = self.granted.iter().map(GrantedNode::processors);
+        granted.chain(self.joining.values().map(|member| Processors::of_node(member.threads)))
+    }
+
+    /// Processors of the granted nodes that are not members yet.
+    pub(super) fn coming(&self) -> Processors {
+        self.coming_sizes().sum()
+    }
+
     /// Number of granted nodes that are not members yet.
-    pub(super) fn coming(&self) -> u32 {
-        u32::try_from(self.granted.len() + self.joining.len()).unwrap_or(u32::MAX)
+    pub(super) fn coming_nodes(&self) -> u32 {
+        u32::try_from(self.coming_sizes().count()).unwrap_or(u32::MAX)
     }
 
     /// Whether this incarnation of a node is granted or joining.
@@ -89,7 +101,7 @@ impl AssignFailure {
 impl Coordinator {
     /// Accepts nodes that the scheduler grants.
     pub(super) fn nodes_granted(&mut self, granted: NodeGrant, ctx: &mut Context<Self>) {
-        tracing::info!(nodes = granted.nodes.len(), open = granted.open, "nodes are granted");
+        tracing::info!(nodes = granted.nodes.len(), open = %granted.open, "nodes are granted");
         self.adaptation.recent().arrived(granted.nodes.len());
         self.changes.granted.extend(granted.nodes);
         self.assign_granted(ctx);

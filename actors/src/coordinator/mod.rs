@@ -25,6 +25,7 @@ use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, Peer}
 use springtide_runtime::membership::{Detector, Finding, Member, SilenceLimits, View, ViewChange};
 use springtide_runtime::meter::{Deltas, ReportTally, Statistics};
 use springtide_runtime::net::Contact;
+use springtide_runtime::processors::Processors;
 use springtide_runtime::remote::{Hub, MessageOrigin, Publication, Remote};
 use springtide_runtime::work::{Engine, NodeLosses, Outcome, ProgressReport, Registry, RootEnd};
 use tokio::sync::{mpsc, oneshot};
@@ -599,7 +600,13 @@ impl Coordinator {
         let (late, there): (Vec<_>, Vec<_>) = members.partition(|(_, m)| missing(&m.cluster));
         let here = self.view.coordinator.as_ref();
         let root = there.iter().any(|(node, _)| Some(*node) == here);
-        if root && there.len() >= self.spec.params.min_nodes_or_one() as usize {
+        let suffice = if self.spec.params.managed {
+            // The manager counts nodes.
+            there.iter().map(|_| Processors::ONE).sum::<Processors>()
+        } else {
+            there.iter().map(|(_, member)| Processors::of_node(member.threads)).sum()
+        };
+        if root && suffice >= self.spec.params.min_or_one() {
             let late = late.into_iter().map(|(n, member)| (n.clone(), member.clone()));
             let late: Vec<(NodeId, Member)> = late.collect();
             return self.start_without(&late, ctx);

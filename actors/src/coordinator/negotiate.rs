@@ -15,6 +15,7 @@ use springtide_protocol::scheduler::{
 };
 use springtide_runtime::id::{ClusterId, Epoch, NodeId};
 use springtide_runtime::membership::Member;
+use springtide_runtime::processors::Processors;
 use springtide_runtime::remote::RemoteError;
 use springtide_runtime::wire::WireError;
 use springtide_runtime::work::{JobEntry, NodeCounts};
@@ -62,22 +63,44 @@ impl Coordinator {
         })
     }
 
+    /// Number of these processors that the program accepts.
+    pub(super) fn program_takes(&self, count: Processors) -> Processors {
+        // The program decides on nodes.
+        let size = self.sizes(1, None).threads.max(1);
+        let nodes = count.get().div_ceil(size);
+        let takes = self.program_takes_nodes(nodes, None);
+        if takes == nodes { count } else { Processors(takes).saturating_mul(size) }
+    }
+
+    /// Minimum and maximum processors of the job.
+    ///
+    /// The malleability manager counts nodes. The bounds of its jobs are converted by the mean size
+    /// of the members.
+    pub(super) fn bounds(&self) -> (Processors, Option<Processors>) {
+        let params = &self.spec.params;
+        let (min, max) = (params.min_or_one(), params.max_processors);
+        if !params.managed {
+            return (min, max);
+        }
+        let size = self.sizes(1, None).threads.max(1);
+        (min.saturating_mul(size), max.map(|max| max.saturating_mul(size)))
+    }
+
     /// Number of these nodes that the program accepts. `cluster` is their cluster, if known.
-    pub(super) fn program_takes(&self, count: u32, cluster: Option<&ClusterId>) -> u32 {
+    fn program_takes_nodes(&self, count: u32, cluster: Option<&ClusterId>) -> u32 {
         // The program returned as many of the same nodes already.
         let again = |back: &ReturnedNodes| {
             count <= back.count
-                && self.changes.coming() == 0
+                && self.changes.coming_nodes() == 0
                 && back.remaining == self.staying_nodes()
         };
         if self.returned.as_ref().is_some_and(again) {
             return 0;
         }
         let has = self.sizes(self.staying().count(), None);
-        let coming = self.sizes(self.changes.coming() as usize, None);
         let has = NodeCounts {
-            nodes: has.nodes.saturating_add(coming.nodes),
-            threads: has.threads.saturating_add(coming.threads),
+            nodes: has.nodes.saturating_add(self.changes.coming_nodes()),
+            threads: has.threads.saturating_add(self.changes.coming().get()),
         };
         let offered = self.sizes(count as usize, cluster);
         self.program_says(|job, body| job.accept_growth(body, has, offered), count)
@@ -115,16 +138,22 @@ impl Coordinator {
         if self.phase != CoordinatorPhase::Running || self.adaptation.keeps_out(&offer.cluster) {
             return 0;
         }
-        let has = u32::try_from(self.view.members.len()).unwrap_or(u32::MAX);
-        let room = self.spec.params.max_nodes.map_or(u32::MAX, |most| most.saturating_sub(has));
+        let members = self.view.members.iter();
+        let has: Processors = members.map(|(_, m)| Processors::of_node(m.threads)).sum();
+        let (_, max) = self.bounds();
+        let room = max.map_or(Processors::MAX, |max| max.saturating_sub(has));
+        // The manager offers nodes.
+        let size = self.sizes(1, Some(&offer.cluster)).threads.max(1);
+        let offered = offer.count.min(room.get() / size);
         let takes = match self.adaptation.efficiency() {
-            None => offer.count.min(room),
+            None => offered,
             Some((efficiency, processors)) => {
-                let benefit = Benefit::measured(efficiency, processors);
-                benefit.acceptable(has, offer.count.min(room), self.spec.params.settings.e_min)
+                let benefit = Benefit::measured(efficiency, processors.get());
+                let (has, offered) = (has.get(), offered.saturating_mul(size));
+                benefit.acceptable(has, offered, self.spec.params.settings.e_min) / size
             }
         };
-        self.program_takes(takes, Some(&offer.cluster))
+        self.program_takes_nodes(takes, Some(&offer.cluster))
     }
 
     /// Members of the cluster to release, the worst first. The root's node stays.
@@ -133,7 +162,8 @@ impl Coordinator {
             return Vec::new();
         }
         let has = u32::try_from(self.staying().count()).unwrap_or(u32::MAX);
-        let least = self.spec.params.min_nodes_or_one();
+        // Only the manager asks, and it counts nodes.
+        let least = self.spec.params.min_or_one().get();
         let (all, asked) =
             (self.sizes(has as usize, None), self.sizes(ask.count as usize, Some(&ask.cluster)));
         let says = self.program_says(|job, body| job.accept_shrink(body, all, asked), ask.count);
@@ -162,11 +192,13 @@ impl Coordinator {
     }
 
     /// Reports the job's efficiency to the manager.
-    pub(super) fn report_efficiency(&self, efficiency: f64, processors: u32) {
+    pub(super) fn report_efficiency(&self, efficiency: f64, processors: Processors) {
         if !self.spec.params.managed {
             return;
         }
         let (job, epoch) = (self.spec.id, self.spec.epoch);
+        // The manager counts nodes.
+        let processors = processors.get().div_ceil(self.sizes(1, None).threads.max(1));
         let report = JobEfficiency { job, epoch, efficiency, processors };
         let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
         let call = scheduler.send(report).start();
@@ -260,12 +292,22 @@ impl Handler<Unneeded> for Coordinator {
     type Result = ();
 
     fn handle(&mut self, Unneeded { nodes }: Unneeded, ctx: &mut Self::Context) {
-        let has = self.staying().count();
-        let most = has.saturating_sub(self.spec.params.min_nodes_or_one() as usize);
+        let size = |node: &NodeId| {
+            self.view.members.get(node).map_or(Processors::ONE, |m| Processors::of_node(m.threads))
+        };
+        let has: Processors = self.staying().map(|(node, _)| size(node)).sum();
+        let mut spare = has.saturating_sub(self.bounds().0);
         // The root's node always computes.
         let here =
             |node: &&NodeId| self.view.stays(node) && self.view.coordinator.as_ref() != Some(*node);
-        let nodes: Vec<NodeId> = nodes.iter().filter(here).take(most).cloned().collect();
+        let mut nodes: Vec<NodeId> = nodes.iter().filter(here).cloned().collect();
+        nodes.retain(|node| match spare.checked_sub(size(node)) {
+            Some(left) => {
+                spare = left;
+                true
+            }
+            None => false,
+        });
         if !nodes.is_empty() {
             let mut remaining = self.staying_nodes();
             remaining.retain(|node| !nodes.contains(node));

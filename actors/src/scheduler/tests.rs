@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{Epoch, Incarnation, Peer};
 use springtide_runtime::meter::{BenchmarkSpec, SpeedMeasurement};
 use springtide_runtime::net::{Address, MemoryNet};
+use springtide_runtime::processors::Processors;
 use springtide_runtime::work::{Context as Cx, Job, Outcome, Registry, Stop, Task, encode_job};
 
 use super::manager::{JobRequirements, Kind};
@@ -256,20 +257,20 @@ fn nodes_are_granted_to_a_running_job_and_released() {
             bandwidth: BTreeMap::new(),
         };
         let stale = AuthorityError::Epoch { job, asked: Epoch(0), known: epoch };
-        assert_eq!(grid.tell(ask(Epoch(0), 1)).await, Err(stale));
+        assert_eq!(grid.tell(ask(Epoch(0), Processors(1))).await, Err(stale));
         // The only other node runs the benchmark, is granted, and joins.
-        assert_eq!(grid.tell(ask(epoch, 1)).await, Ok(OpenNodes { open: 1 }));
+        assert_eq!(grid.tell(ask(epoch, Processors(1))).await, Ok(OpenNodes { open: 1.into() }));
         assert_eq!(grid.state("del-1", NodeState::Measuring).await, NodeState::Measuring);
         assert_eq!(grid.state("del-1", NodeState::Busy).await, NodeState::Busy);
-        let mut open = 1;
+        let mut open = Processors::ONE;
         for _ in 0..1000 {
             open = grid.tell(GetOffers { job, epoch }).await.unwrap().open;
-            if open == 0 {
+            if open.is_zero() {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        assert_eq!(open, 0, "the coordinator has the node");
+        assert!(open.is_zero(), "the coordinator has the node");
         let (node, incarnation) = (NodeId::from("del-1"), Incarnation(1));
         let why = ReleaseReason::Refused { reason: "not wanted".into(), busy: None };
         grid.tell(NodeFreed { job, epoch, node: node.clone(), incarnation, why }).await;
@@ -280,7 +281,7 @@ fn nodes_are_granted_to_a_running_job_and_released() {
         );
         let offers = grid.tell(GetOffers { job, epoch }).await.unwrap();
         let offer = &offers.offers[&"del".into()];
-        assert!(offer.free == 1 && offer.nodes[&node] > 0.0, "{offer:?}");
+        assert!(offer.free == Processors::ONE && offer.nodes[&node].speed > 0.0, "{offer:?}");
         // The node of the job's root is its last one.
         let drain = |node: &str| Drain {
             nodes: vec![node.into()],
@@ -288,19 +289,23 @@ fn nodes_are_granted_to_a_running_job_and_released() {
             deadline_ms: None,
             incarnation: None,
         };
-        let below = DrainError::BelowMinimum { job, min_nodes: 1, left: 0 };
+        let below = DrainError::BelowMinimum { job, min: 1.into(), left: 0.into() };
         assert_eq!(grid.tell(drain("ams-1")).await, Err(below));
         // Over the network, as the command does.
         let remote = grid.endpoints[1].hub.remote::<Scheduler>(&"head".into(), SCHEDULER);
         let empty = DrainResult { empty: vec![node.clone()], gone: Vec::new() };
         assert_eq!(remote.send(drain("del-1")).await, Ok(Ok(empty)));
-        assert_eq!(grid.tell(ask(epoch, 1)).await, Ok(OpenNodes { open: 1 }), "no node is free");
-        let withdraw = WithdrawNodes { job, epoch, count: 1 };
-        assert_eq!(grid.tell(withdraw).await, Ok(OpenNodes { open: 0 }));
+        assert_eq!(
+            grid.tell(ask(epoch, Processors(1))).await,
+            Ok(OpenNodes { open: 1.into() }),
+            "no node is free"
+        );
+        let withdraw = WithdrawNodes { job, epoch, count: 1.into() };
+        assert_eq!(grid.tell(withdraw).await, Ok(OpenNodes { open: 0.into() }));
         assert_eq!(grid.tell(Undrain { nodes: vec![node] }).await, Ok(()));
         grid.tell(CancelJob { job, reason: "enough".into() }).await;
         assert_eq!(grid.state("ams-1", NodeState::Idle).await, NodeState::Idle);
-        assert_eq!(grid.tell(ask(epoch, 1)).await, Err(AuthorityError::Over { job }));
+        assert_eq!(grid.tell(ask(epoch, Processors(1))).await, Err(AuthorityError::Over { job }));
     });
 }
 

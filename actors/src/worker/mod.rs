@@ -131,6 +131,8 @@ pub struct Worker {
     absent: Arc<dyn NetworkHandler>,
     recorder: Recorder,
     running: Option<RunningJob>,
+    /// The job that this node left last. Its answer to the order may be lost with the coordinator.
+    departed: Option<DepartedJob>,
     /// Jobs that this node was released from, with the latest epoch: earlier assignments are void.
     released: BTreeMap<JobId, Epoch>,
     /// Whether the node's process is ending; then it accepts no job.
@@ -186,6 +188,13 @@ struct RunningJob {
     cluster: Option<Addr<ClusterCoordinator>>,
 }
 
+/// A job that the node left by order.
+struct DepartedJob {
+    job: JobId,
+    view: View,
+    last: FinalReport,
+}
+
 impl Worker {
     /// Creates a worker without a job. Start and publish it with [`Worker::publish`].
     pub fn new(
@@ -211,6 +220,7 @@ impl Worker {
             absent,
             recorder,
             running: None,
+            departed: None,
             released: BTreeMap::new(),
             ending: false,
             measuring: None,
@@ -315,6 +325,7 @@ impl Worker {
         self.check(&assign)?;
         self.stop_measuring();
         let Assign { spec, view, client, scheduler, benchmark } = assign;
+        self.departed = self.departed.take().filter(|departed| departed.job != spec.id);
         let node = self.me();
         for contact in [&client, &scheduler] {
             if contact.node != node {
@@ -658,6 +669,13 @@ impl Worker {
         }
     }
 
+    /// The final report on a job that this node left by order. A coordinator's successor repeats
+    /// the order, since the first answer may have reached no coordinator.
+    fn last_report(&self, job: JobId) -> Option<FinalReport> {
+        let departed = self.departed.as_ref().filter(|departed| departed.job == job);
+        departed.map(|departed| departed.last.clone())
+    }
+
     /// Ends this node's part in the job, and the roles that it hosts. Completes when the threads
     /// have ended.
     fn leave(&mut self, ctx: &mut Context<Self>) -> impl Future<Output = ()> + 'static + use<> {
@@ -707,8 +725,10 @@ impl AdmitsMessages for Worker {
         let running = self.running.as_ref();
         let scheduler = self.head.as_ref().or(running.map(|running| &running.scheduler.node));
         let known = running.filter(|running| running.spec.id == about.job);
-        let standing = match known {
-            Some(running) => SenderStanding::in_view(&running.view, from),
+        let departed = self.departed.as_ref().filter(|departed| departed.job == about.job);
+        let departed = departed.filter(|_| !about.is_assignment).map(|departed| &departed.view);
+        let standing = match known.map(|running| &running.view).or(departed) {
+            Some(view) => SenderStanding::in_view(view, from),
             None => {
                 SenderStanding { is_uncertain: about.is_assignment, ..SenderStanding::default() }
             }
@@ -841,7 +861,7 @@ impl Handler<Leave> for Worker {
         let job = message.job;
         let is_current = |r: &&RunningJob| r.spec.id == job && message.epoch >= r.view.epoch;
         let Some(running) = self.running.as_ref().filter(is_current) else {
-            return Box::pin(actix::fut::ready(None));
+            return Box::pin(actix::fut::ready(self.last_report(job)));
         };
         let engine = running.engine.clone();
         let me = self.me();
@@ -866,16 +886,20 @@ impl Handler<Leave> for Worker {
                 former.do_send(Retire);
             }
             let report = if here { worker.report(true) } else { None };
+            let view = worker.running.as_ref().filter(|_| here).map(|running| running.view.clone());
             let left = if here { Some(worker.leave(ctx)) } else { None };
             let ended = async move {
                 if let Some(left) = left {
                     left.await;
                 }
-                report
+                report.zip(view)
             };
-            ended.into_actor(worker).map(|report, worker, _| {
-                let records = worker.recorder.drain();
-                report.map(|report| FinalReport { report, records })
+            ended.into_actor(worker).map(move |ended, worker, _| {
+                if let Some((report, view)) = ended {
+                    let last = FinalReport { report, records: worker.recorder.drain() };
+                    worker.departed = Some(DepartedJob { job, view, last });
+                }
+                worker.last_report(job)
             })
         };
         Box::pin(leaving.into_actor(self).then(on_done))

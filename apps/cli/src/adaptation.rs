@@ -2,27 +2,28 @@
 
 use springtide_actors::job::JobParams;
 use springtide_actors::policy::JobBounds;
+use springtide_runtime::processors::Processors;
 
 use crate::exit::Failed;
 
 /// Checks that a job's adaptation parameters are consistent, on clusters with these numbers of
-/// nodes.
+/// processors.
 ///
 /// # Errors
 /// All contradictions together.
 pub fn check_settings(
     params: &JobParams,
-    clusters: impl Iterator<Item = u32>,
+    clusters: impl Iterator<Item = Processors>,
 ) -> Result<(), Failed> {
-    refuse(&contradictions(params, clusters.fold(0, u32::saturating_add)))
+    refuse(&contradictions(params, clusters.sum()))
 }
 
-/// The contradictions among a job's adaptation parameters, on this number of nodes.
-pub fn contradictions(params: &JobParams, existing: u32) -> Vec<String> {
+/// The contradictions among a job's adaptation parameters, on this number of processors.
+pub fn contradictions(params: &JobParams, existing: Processors) -> Vec<String> {
     let frame = JobBounds {
-        min_nodes: params.min_nodes,
-        max_nodes: params.max_nodes,
-        existing_nodes: Some(existing),
+        min_processors: params.min_processors,
+        max_processors: params.max_processors,
+        existing_processors: Some(existing),
         // Only the job knows it; its coordinator checks it.
         benchmark_s: None,
     };

@@ -189,12 +189,12 @@ impl<'a> ReplayState<'a> {
         self.look.period_s = snapshot.period_s;
         self.look.band = (settings.e_min, settings.e_max);
         self.look.efficiency =
-            decision.efficiency.map(|e| (e, decision.nodes)).or(self.look.efficiency);
+            decision.efficiency.map(|e| (e, decision.processors)).or(self.look.efficiency);
         self.look.progress = snapshot.progress.map(|progress| (progress, String::new()));
         self.look.links.clone_from(&snapshot.links);
         self.look.reasons = decision.reasons.iter().map(ToString::to_string).collect();
-        for (cluster, members) in &snapshot.members {
-            self.look.clusters.entry(cluster.clone()).or_default().workers = *members;
+        for cluster in snapshot.members.keys() {
+            self.look.clusters.entry(cluster.clone()).or_default();
         }
         if let Some(look) = DecisionSummary::of(&taken.logged) {
             self.model.decision(at, self.job, look);

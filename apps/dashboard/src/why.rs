@@ -297,8 +297,8 @@ fn inputs_entry(taken: &TimedDecision) -> ExplanationLine {
     let snapshot = &taken.logged.inputs.snapshot;
     let mut why = Vec::new();
     for (cluster, of) in &snapshot.clusters {
-        let mut line = format!("cluster {cluster}: {}", many(of.counted.into(), "node"));
-        if of.counted > 0 {
+        let mut line = format!("cluster {cluster}: {}", of.counted);
+        if !of.counted.is_zero() {
             let mean = |sum: f64| sum / f64::from(of.counted);
             let _ = write!(
                 line,
@@ -311,19 +311,19 @@ fn inputs_entry(taken: &TimedDecision) -> ExplanationLine {
         for (count, what) in
             [(of.joining, "join"), (of.leaving, "leave"), (of.silent, "are silent")]
         {
-            if count > 0 {
-                let _ = write!(line, "; {count} {what}");
+            if !count.is_zero() {
+                let _ = write!(line, "; {} {what}", count.get());
             }
         }
         why.push(line);
     }
-    let offered = snapshot.offers.iter().filter(|(_, offer)| offer.free > 0);
+    let offered = snapshot.offers.iter().filter(|(_, offer)| !offer.free.is_zero());
     let offered: Vec<_> =
-        offered.map(|(cluster, offer)| format!("{cluster} {}", offer.free)).collect();
+        offered.map(|(cluster, offer)| format!("{cluster} {}", offer.free.get())).collect();
     if !offered.is_empty() {
-        why.push(format!("free nodes: {}", offered.join(", ")));
+        why.push(format!("free processors: {}", offered.join(", ")));
     }
-    if snapshot.requested > 0 {
+    if !snapshot.requested.is_zero() {
         why.push(format!("requested and not arrived: {}", snapshot.requested));
     }
     if let Some(root) = &snapshot.root {

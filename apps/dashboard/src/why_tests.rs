@@ -83,7 +83,8 @@ impl RunBuilder {
             elapsed_s: 10.0 * self.period as f64,
             clusters,
             root: Some(RootNode { node: "ams-1".into(), cluster: "ams".into() }),
-            offers: [("bud".into(), NodeOffer { free, ..NodeOffer::default() })].into(),
+            offers: [("bud".into(), NodeOffer { free: free.into(), ..NodeOffer::default() })]
+                .into(),
             ..Snapshot::default()
         };
         let (decision, memory) = decide(&snapshot, &self.memory, &self.settings);
@@ -239,11 +240,11 @@ fn a_moment_has_its_decision_with_all_reasons() {
     assert_eq!((at(0.0).at_s, at(1e9).at_s), (10.0, 70.0));
     let inputs_entry = inputs_entry(decision_at(&run_log, 10.0).unwrap()).why;
     let expected = [
-        "cluster ams: 2 nodes, mean speed 1.000, mean overhead 0.200, of which 0.010 between \
+        "cluster ams: 2 processors, mean speed 1.000, mean overhead 0.200, of which 0.010 between \
         clusters",
-        "cluster del: 2 nodes, mean speed 1.000, mean overhead 0.200, of which 0.010 between \
+        "cluster del: 2 processors, mean speed 1.000, mean overhead 0.200, of which 0.010 between \
         clusters",
-        "free nodes: bud 4",
+        "free processors: bud 4",
         "the root is on node ams-1 of cluster ams",
     ];
     assert_eq!(inputs_entry, expected);

@@ -11,7 +11,9 @@ use springtide_cli::format::SCHEMA;
 use springtide_cli::outdir::{Artefacts, OutDir, manifest};
 use springtide_cli::print::print;
 use springtide_cli::run_end::RunEnd;
-use springtide_runtime::config::{LinksConfig, ScenarioConfig, Sources, WorkloadConfig};
+use springtide_runtime::config::{
+    LinksConfig, PlaceSection, ScenarioConfig, Sources, WorkloadConfig,
+};
 use springtide_runtime::net::LinkUnit;
 use springtide_simulator::GridError;
 use springtide_simulator::scenario::{
@@ -67,7 +69,7 @@ pub fn run(order: &ScenarioRun<'_>) -> Result<(), Failed> {
         artefacts.add(keep(dir, &config, &text, &played, &settings, version));
     }
     let took = started.elapsed();
-    let result = result(&config, &settings, &played, took);
+    let result = result(&config, &settings, &played);
     let text = || result_text(&config, &settings, &played, took);
     artefacts.print(json, result, text)?;
     match &played.ended.outcome {
@@ -160,7 +162,8 @@ pub fn read(scenario: &Path) -> Result<(ScenarioConfig, String), Failed> {
 /// All contradictions together.
 pub fn check(config: &ScenarioConfig, settings: &SimulationParams) -> Result<(), Failed> {
     let params = params(config, settings);
-    check_settings(&params, config.cluster.iter().map(|place| place.nodes.get()))
+    let size = |place: &PlaceSection| config.processors_of(place, place.nodes.get());
+    check_settings(&params, config.cluster.iter().map(size))
 }
 
 /// Writes the directory of a simulated run.
@@ -183,7 +186,6 @@ fn result(
     config: &ScenarioConfig,
     settings: &SimulationParams,
     played: &SimulationResult,
-    took: Duration,
 ) -> serde_json::Value {
     let at = |(at, text): &(Duration, String)| serde_json::json!([at.as_secs_f64(), text]);
     serde_json::json!({
@@ -197,9 +199,7 @@ fn result(
         "events": played.events.iter().map(at).collect::<Vec<_>>(),
         "decisions": played.actions().iter().map(at).collect::<Vec<_>>(),
         "digest": format!("{:016x}", played.digest),
-        "simulated_in_s": took.as_secs_f64(),
         "network_events": played.network_events,
-        "events_per_s": per_second(played.network_events, took),
         "error": played.ended.outcome.as_ref().err().map(ToString::to_string),
     })
 }

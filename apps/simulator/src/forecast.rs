@@ -130,17 +130,24 @@ fn leave_out(grid: &mut ScenarioConfig, without: &LeftOut) {
 
 /// Starts the job on all nodes, up to the maximum number, as a job without a request of its own.
 fn start_on_all_nodes(grid: &mut ScenarioConfig) {
-    let mut left = grid.adaptation.max_nodes.map_or(u32::MAX, BoundedInt::get);
+    let mut left = grid.adaptation.max_processors.map_or(u32::MAX, BoundedInt::get);
     let mut total = 0_u32;
-    for place in &mut grid.cluster {
-        let PlaceSection { nodes, start, .. } = place;
-        *start = BoundedInt::nearest(nodes.get().min(left));
-        left -= start.get();
-        total = total.saturating_add(nodes.get());
+    let sizes = |place: &PlaceSection| -> Vec<u32> {
+        (0..place.nodes.get()).map(|index| grid.threads_of(place, index)).collect()
+    };
+    let all: Vec<Vec<u32>> = grid.cluster.iter().map(sizes).collect();
+    for (place, sizes) in grid.cluster.iter_mut().zip(all) {
+        total = sizes.iter().fold(total, |sum, size| sum.saturating_add(*size));
+        let mut start = 0;
+        for size in sizes {
+            let Some(rest) = left.checked_sub(size) else { break };
+            (left, start) = (rest, start + 1);
+        }
+        place.start = BoundedInt::nearest(start);
     }
-    // Without a cluster, too few nodes may be left for the minimum of the whole grid.
-    let least = grid.adaptation.min_nodes.get().min(total);
-    grid.adaptation.min_nodes = BoundedInt::nearest(least);
+    // Without a cluster, too few processors may be left for the minimum of the whole grid.
+    let least = grid.adaptation.min_processors.get().min(total);
+    grid.adaptation.min_processors = BoundedInt::nearest(least);
 }
 
 /// The time limit of a predicted job: 100 times its recorded time, and at least an hour.

@@ -356,7 +356,7 @@ fn remaining_scenario(
 ) -> ScenarioConfig {
     let mut rest = config.clone();
     rest.app.iterations = BoundedInt::nearest(iterations);
-    rest.adaptation.min_nodes = BoundedInt::nearest(1);
+    rest.adaptation.min_processors = BoundedInt::nearest(1);
     for place in &mut rest.cluster {
         let count = nodes.get(place.name.as_str()).copied().unwrap_or(0);
         place.start = BoundedInt::nearest(count);

@@ -104,9 +104,10 @@ pub fn operation_costs(settings: &ScaleSettings) -> Result<OperationCosts, GridE
         [of(ScaleLoad::Heartbeats)?, of(ScaleLoad::Statistics)?, of(ScaleLoad::Steals)?];
     let per = |cpu_s: f64, count: u64| 1e6 * cpu_s.max(0.0) / count.max(1) as f64;
     let heartbeat_us = per(beats.cpu_s, beats.heartbeats);
-    let beside = |run: &ScaleResult| run.cpu_s - run.heartbeats as f64 * heartbeat_us * 1e-6;
-    let statistic_us = per(beside(&statistics), statistics.statistics);
-    let rest = beside(&steals) - steals.statistics as f64 * statistic_us * 1e-6;
+    let without_heartbeats =
+        |run: &ScaleResult| run.cpu_s - run.heartbeats as f64 * heartbeat_us * 1e-6;
+    let statistic_us = per(without_heartbeats(&statistics), statistics.statistics);
+    let rest = without_heartbeats(&steals) - steals.statistics as f64 * statistic_us * 1e-6;
     Ok(OperationCosts { heartbeat_us, statistic_us, steal_us: per(rest, steals.steals) })
 }
 

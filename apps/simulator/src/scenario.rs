@@ -210,10 +210,7 @@ pub fn layout(config: &ScenarioConfig, seed: u64) -> Layout {
     let place = |place: &PlaceSection| SimulatedCluster {
         name: id(&place.name),
         nodes: place.nodes.get(),
-        machine: Machine {
-            threads: place.threads.unwrap_or(config.job.threads).get(),
-            speed: place.speed,
-        },
+        machine: Machine { threads: config.threads_of(place, 0), speed: place.speed },
         unequal_threads: place.unequal_threads.clone(),
     };
     let [between, _] = directions(&config.wide.line());
@@ -653,6 +650,37 @@ mod tests {
         let took = resumed.unwrap().0 - lost.unwrap().0;
         assert!(took > Duration::from_secs(30), "{took:?}");
         assert_eq!(said("the root restarts"), None);
+    }
+
+    /// A static and an adaptive run of a shipped scenario.
+    fn static_and_adaptive(name: &str) -> [SimulationResult; 2] {
+        let config = read(shipped::find(name).expect("it is shipped").text);
+        [Mode::Static, Mode::Adaptive].map(|mode| {
+            let params = SimulationParams { mode, period: None, seed: 1 };
+            let result = simulate(&config, &params).expect("it ends");
+            let outcome = result.ended.outcome.as_ref().expect("no failure");
+            assert_eq!(outcome.checksum, result.answer);
+            result
+        })
+    }
+
+    /// Efficiency counts processors: by nodes, one great node makes all others look idle.
+    #[test]
+    fn busy_hosts_of_unequal_sizes_are_kept() {
+        let [fixed, adaptive] = static_and_adaptive("unequal-hosts");
+        assert!(adaptive.nodes.iter().all(|(_, nodes)| *nodes == 13), "{:?}", adaptive.nodes);
+        let (fixed, adaptive) = (fixed.wall.as_secs_f64(), adaptive.wall.as_secs_f64());
+        assert!(adaptive <= 1.02 * fixed, "{adaptive} s, static {fixed} s");
+    }
+
+    /// The job needs more than its 4 processors, and fewer than the 104 that there are.
+    #[test]
+    fn a_job_grows_over_hosts_of_unequal_sizes_as_far_as_it_helps() {
+        let [fixed, adaptive] = static_and_adaptive("unequal-growth");
+        let most = adaptive.nodes.iter().map(|(_, nodes)| *nodes).max();
+        assert!(most > Some(2), "{:?}", adaptive.nodes);
+        let (fixed, adaptive) = (fixed.wall.as_secs_f64(), adaptive.wall.as_secs_f64());
+        assert!(adaptive < 0.8 * fixed, "{adaptive} s, static {fixed} s");
     }
 
     #[test]

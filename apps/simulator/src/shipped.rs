@@ -24,7 +24,8 @@ pub const PAPER: &[BuiltinFile] = shipped!("paper": "0" "1a" "1b" "1c" "2" "3" "
 /// Scenarios that the paper does not have.
 pub const MORE: &[BuiltinFile] = shipped!("more":
     "recovering-link" "faster-nodes" "changing-parallelism" "flapping-load"
-    "too-large" "claim" "slow-sub-coordinator" "lost-coordinator" "hundred-clusters");
+    "too-large" "claim" "slow-sub-coordinator" "lost-coordinator" "hundred-clusters"
+    "unequal-hosts" "unequal-growth");
 
 /// The workloads of *Scheduling malleable applications in multicluster systems*, section 6.
 pub const WORKLOADS: &[BuiltinFile] = &[

@@ -89,7 +89,7 @@ fn both_wires_survive_a_cut_a_killed_root_and_crashed_machines() {
 
 #[test]
 fn adaptation_decides_alike_over_both_wires() {
-    let text = GRID.replace("mode = \"static\"", "mode = \"adaptive\"\nmin_nodes = 2");
+    let text = GRID.replace("mode = \"static\"", "mode = \"adaptive\"\nmin_processors = 2");
     let text = text.replace(
         "name = \"b\"\n    nodes = 3\n    start = 3",
         "name = \"b\"\n    nodes = 3\n    start = 0",

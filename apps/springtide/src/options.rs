@@ -74,12 +74,12 @@ pub struct RunArgs {
         hide_possible_values = true,
     )]
     pub mode: Option<Mode>,
-    /// Minimum number of nodes of the job [default: 1]
-    #[arg(id = "run.min_nodes", long = "min-nodes", value_name = "N")]
-    pub min_nodes: Option<u32>,
-    /// Maximum number of nodes of the job [default: no limit]
-    #[arg(id = "run.max_nodes", long = "max-nodes", value_name = "N")]
-    pub max_nodes: Option<u32>,
+    /// Minimum number of processors of the job [default: 1]
+    #[arg(id = "run.min", long = "min", alias = "min-nodes", value_name = "N")]
+    pub min: Option<u32>,
+    /// Maximum number of processors of the job [default: no limit]
+    #[arg(id = "run.max", long = "max", alias = "max-nodes", value_name = "N")]
+    pub max: Option<u32>,
     /// Set a parameter of adaptation, such as e_min=0.4 or weights.alpha=2, by its name in
     /// [adaptation] of the config. Repeatable
     #[arg(id = "run.set", long = "set", value_name = "NAME=VALUE", value_parser = parse_setting)]
@@ -138,8 +138,8 @@ impl RunArgs {
             sources = sources.with_flag("--mode", "adaptation.mode", mode);
         }
         for (flag, key, number) in [
-            ("--min-nodes", "adaptation.min_nodes", self.min_nodes),
-            ("--max-nodes", "adaptation.max_nodes", self.max_nodes),
+            ("--min", "adaptation.min_processors", self.min),
+            ("--max", "adaptation.max_processors", self.max),
             ("--poison", "work.poison", self.poison),
         ] {
             if let Some(number) = number {

@@ -11,6 +11,7 @@ pub mod guard;
 pub mod id;
 pub mod incarnation;
 pub mod private;
+pub mod processors;
 pub mod random;
 pub mod records;
 #[doc(hidden)]

@@ -321,10 +321,10 @@ section! {
         /// "static": no adaptation; "monitor": measurements and decisions without changes;
         /// "adaptive".
         mode: Mode = Is("\"adaptive\"");
-        /// Minimum number of nodes of a job.
-        min_nodes: BoundedInt<1, 100_000> = Is("1");
-        /// Maximum number of nodes of a job; default: no limit.
-        max_nodes: Option<BoundedInt<1, 100_000>> = Absent("64");
+        /// Minimum number of processors of a job: of compute threads of its nodes.
+        min_processors: BoundedInt<1, 10_000_000> = Is("1"), alias "min_nodes";
+        /// Maximum number of processors of a job; default: no limit.
+        max_processors: Option<BoundedInt<1, 10_000_000>> = Absent("64"), alias "max_nodes";
         /// Efficiency below which nodes are removed.
         e_min: f64 = Is("0.3");
         /// Efficiency above which nodes are added.
@@ -337,11 +337,11 @@ section! {
         cluster_exceptional: f64 = Is("1.5");
         /// Inter-cluster overhead above which a single node is bad.
         node_threshold: f64 = Is("0.2");
-        /// Share of the mean speed below which a node is slow.
+        /// Share of the mean speed of processors below which a node is slow.
         slow_below: f64 = Is("0.5");
-        /// Maximum number of nodes after a decision, as a multiple of the previous number.
+        /// Maximum number of processors after a decision, as a multiple of the previous number.
         growth_max: f64 = Is("2.0"), alias "most_growth";
-        /// Minimum number of nodes after a decision, as a share of the previous number.
+        /// Minimum number of processors after a decision, as a share of the previous number.
         shrink_min: f64 = Is("0.5"), alias "most_shrink";
         /// Successive periods below `e_min` before a node is removed.
         bad_periods: BoundedInt<0, 1_000_000> = Is("2");
@@ -384,7 +384,7 @@ section! {
         weight_bound: f64 = Is("4.0");
         /// Factor of one change of a weight.
         weight_step: f64 = Is("1.25");
-        /// Periods after which an unmet request for nodes is repeated.
+        /// Periods after which an unmet request for processors is repeated.
         request_patience: BoundedInt<0, 1_000_000> = Is("6");
         /// Settled periods over which an action's prediction is compared with its result.
         check_periods: BoundedInt<0, 1_000_000> = Is("2");

@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use springtide_base::processors::Processors;
+
 use super::grid::{AdaptationSection, CONFIG_VERSION};
 use super::problem::nearest;
 use super::profile::{LinkProperties, LinkValues, profile, profiles};
@@ -343,6 +345,19 @@ impl EventSection {
 }
 
 impl ScenarioConfig {
+    /// The compute threads of a cluster's node: its processors. `index` counts nodes from 0.
+    pub fn threads_of(&self, place: &PlaceSection, index: u32) -> u32 {
+        match &place.unequal_threads {
+            Some(threads) => threads.of(index),
+            None => place.threads.unwrap_or(self.job.threads).get(),
+        }
+    }
+
+    /// The processors of a cluster's first `nodes` nodes.
+    pub fn processors_of(&self, place: &PlaceSection, nodes: u32) -> Processors {
+        (0..nodes).map(|index| Processors(self.threads_of(place, index))).sum()
+    }
+
     /// A commented example with every key. It loads without error.
     pub fn template() -> String {
         super::template::<Self>(
@@ -595,15 +610,17 @@ impl Config for ScenarioConfig {
             let reason = "the job starts on no node: give some [[cluster]] a `start`";
             checker.report("cluster", reason);
         }
-        let starting =
-            |place: &PlaceSection| u64::from(place.start.get()) * u64::from(place.times.get());
+        let starting = |place: &PlaceSection| {
+            let nodes = self.processors_of(place, place.start.get()).get();
+            u64::from(nodes) * u64::from(place.times.get())
+        };
         let starting: u64 = self.cluster.iter().map(starting).sum();
-        if starting < u64::from(self.adaptation.min_nodes.get()) {
+        if starting < u64::from(self.adaptation.min_processors.get()) {
             let reason = format!(
-                "the job starts on {starting} nodes, fewer than its minimum of {}",
-                self.adaptation.min_nodes.get()
+                "the job starts on {starting} processors, fewer than its minimum of {}",
+                self.adaptation.min_processors.get()
             );
-            checker.report("adaptation.min_nodes", reason);
+            checker.report("adaptation.min_processors", reason);
         }
         check_lines(&self.link, checker);
         for (i, line) in self.link.iter().enumerate() {

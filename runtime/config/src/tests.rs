@@ -356,6 +356,30 @@ fn threads_come_from_the_cluster_or_from_work() {
 }
 
 #[test]
+fn a_renamed_key_has_two_spellings() {
+    let bounds = |text: &str| {
+        let adaptation = grid(text).unwrap().value.adaptation;
+        (adaptation.min_processors.get(), adaptation.max_processors.map(|max| max.get()))
+    };
+    for text in [
+        "[adaptation]\nmin_nodes = 3\nmax_nodes = 9\n",
+        "[adaptation]\nmin_processors = 3\nmax_processors = 9\n",
+    ] {
+        let text = format!("{text}[[cluster]]\nname = \"a\"\n");
+        assert_eq!(bounds(&text), (3, Some(9)), "{text}");
+        let sources = Sources::of_text("grid.toml", &text);
+        let sources = sources.with_flag("--set", "adaptation.min_nodes", "5");
+        let sources = sources.with_flag("--max", "adaptation.max_processors", "7");
+        let config = load::<GridConfig>(&sources).unwrap();
+        let adaptation = &config.value.adaptation;
+        assert_eq!(
+            (adaptation.min_processors.get(), bounds(&config.show(false))),
+            (5, (5, Some(7)))
+        );
+    }
+}
+
+#[test]
 fn an_ssh_cluster_has_machines_and_a_program() {
     let text = r#"
 [[cluster]]

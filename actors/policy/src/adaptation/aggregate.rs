@@ -1,20 +1,21 @@
 //! Aggregation of workers' statistics by cluster and by job. Independent of the decision.
 //!
-//! Weighted average efficiency is `(1/n) * sum speed_i * (1 - overhead_i)`, with speeds relative to
-//! the fastest worker. A cluster sends `n`, `sum abs_speed * (1 - overhead)` and the speed of its
-//! fastest worker. The job's efficiency is the sum of these sums over `n * max`, which equals the
-//! flat formula. Sums are exact ([`ExactSum`]), so the result is independent of the division into
-//! clusters.
+//! Weighted average efficiency is `(1/n) * sum speed_i * (1 - overhead_i)` over `n` processors,
+//! with speeds relative to the fastest processor. A worker with `k` processors has `k` equal terms.
+//! A cluster sends `n`, `sum abs_speed * (1 - overhead)` and the speed of its fastest processor.
+//! The job's efficiency is the sum of these sums over `n * max`, which equals the flat formula. Sums
+//! are exact ([`ExactSum`]), so the result is independent of the division into clusters.
 //!
 //! # Its error
 //!
-//! With `u_i = speed_i * (1 - overhead_i)`, relative errors `r_i` of speeds and standard errors
-//! `w_i` of overheads, the fastest worker `f` and efficiency `E`, its variance is
+//! With `u_i = speed_i * (1 - overhead_i)` of whole workers, relative errors `r_i` of their speeds,
+//! standard errors `w_i` of their overheads, the worker `f` with the fastest processors, whose speed
+//! is `s`, and efficiency `E` over `n` processors, its variance is
 //!
 //! ```text
-//! (sum over i != f of (u_i r_i)^2) / (n speed_f)^2        the speeds
-//!     + ((E - u_f / (n speed_f)) r_f)^2 (1 + ln(n) / 2)   the speed that the others relate to
-//!     + ((sum of speed_i w_i) / (n speed_f))^2            the overheads
+//! (sum over i != f of (u_i r_i)^2) / (n s)^2        the speeds
+//!     + ((E - u_f / (n s)) r_f)^2 (1 + ln(n) / 2)   the speed that the others relate to
+//!     + ((sum of speed_i w_i) / (n s))^2            the overheads
 //! ```
 //!
 //! The fastest of `n` measured speeds is partly so by chance: by at most `sqrt(2 ln(n))` errors in
@@ -30,16 +31,23 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, NodeId};
+use springtide_base::processors::Processors;
 
 use super::memory::Memory;
-use super::number::{ExactSum, float, maybe_float};
+use super::number::{ExactSum, Float, float, maybe_float};
 use super::settings::{AdaptationSettings, Weights};
 use super::worker::{Field, ImplausibleValue, SPEEDS, WorkerStats};
 
-/// Maximum idle workers of a cluster. It bounds the time here if a faulty report claims more.
-const IDLE_MAX: u32 = 1 << 16;
+fn one_processor() -> Processors {
+    Processors::ONE
+}
 
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+fn is_one_processor(processors: &Processors) -> bool {
+    *processors == Processors::ONE
+}
+
+/// Whether a value need not be sent, since the receiver assumes it.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
@@ -49,7 +57,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 pub struct SharedParameters {
     /// The learned coefficients of badness.
     pub weights: Weights,
-    /// Speed of the job's fastest worker in the last period; absent before the first.
+    /// Speed of the job's fastest processor in the last period; absent before the first.
     pub max_speed: Option<f64>,
     /// Number of worst workers to report by name.
     pub named: u32,
@@ -61,7 +69,7 @@ pub struct SharedParameters {
     /// Periods for which a last report counts.
     pub stale: u32,
     /// Factor of implausible speeds: [`AdaptationSettings::implausible_factor`].
-    #[serde(rename = "nonsense_factor")]
+    #[serde(rename = "implausible_factor")]
     pub implausible_factor: f64,
 }
 
@@ -84,27 +92,46 @@ impl SharedParameters {
 
 /// A worker that its cluster reports by name, as one of its worst or best.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "RatedWorkerFields", into = "RatedWorkerFields")]
 pub struct RatedWorker {
     /// Node of the worker.
     pub node: NodeId,
-    /// Speed of the worker.
-    #[serde(with = "float")]
+    /// Processors of the node.
+    pub processors: Processors,
+    /// Speed of all its processors together.
     pub speed: f64,
     /// Relative error of the speed.
-    #[serde(with = "float", default)]
     pub speed_error: f64,
     /// Overhead of the worker.
-    #[serde(with = "float")]
     pub overhead: f64,
     /// Inter-cluster overhead of the worker.
-    #[serde(with = "float")]
     pub inter: f64,
+}
+
+/// The fields of a [`RatedWorker`] in their order, and without names: a second of statistics must
+/// fit a thin link.
+#[derive(Serialize, Deserialize)]
+struct RatedWorkerFields(NodeId, Processors, [Float; 4]);
+
+impl From<RatedWorkerFields> for RatedWorker {
+    fn from(RatedWorkerFields(node, processors, numbers): RatedWorkerFields) -> Self {
+        let [speed, speed_error, overhead, inter] = numbers.map(|number| number.0);
+        Self { node, processors, speed, speed_error, overhead, inter }
+    }
+}
+
+impl From<RatedWorker> for RatedWorkerFields {
+    fn from(worker: RatedWorker) -> Self {
+        let RatedWorker { node, processors, speed, speed_error, overhead, inter } = worker;
+        Self(node, processors, [speed, speed_error, overhead, inter].map(Float))
+    }
 }
 
 impl RatedWorker {
     fn of(worker: &WorkerStats) -> Option<Self> {
         Some(Self {
             node: worker.node.clone(),
+            processors: worker.processors(),
             speed: worker.speed?,
             speed_error: worker.speed_error,
             overhead: worker.overhead,
@@ -115,7 +142,12 @@ impl RatedWorker {
     /// Badness without the term of the worst cluster, which is the same for all workers of a
     /// cluster.
     pub fn own_badness(&self, weights: &Weights, max_speed: f64) -> f64 {
-        weights.alpha * max_speed / self.speed + weights.beta * self.inter
+        weights.alpha * max_speed / self.processor_speed() + weights.beta * self.inter
+    }
+
+    /// Mean speed of its processors.
+    pub fn processor_speed(&self) -> f64 {
+        self.speed / f64::from(self.processors)
     }
 
     /// Useful work per second: speed times the fraction of time worked.
@@ -123,14 +155,15 @@ impl RatedWorker {
         self.speed * (1.0 - self.overhead)
     }
 
-    /// Speed reduced by the inter-cluster overhead.
+    /// Speed of one processor, reduced by the inter-cluster overhead.
     pub fn effective(&self) -> f64 {
-        self.speed * (1.0 - self.inter)
+        self.processor_speed() * (1.0 - self.inter)
     }
 
     fn is_sound(&self) -> bool {
         let share = |x: f64| (0.0..=1.0).contains(&x);
-        SPEEDS.contains(&self.speed)
+        !self.processors.is_zero()
+            && SPEEDS.contains(&self.speed)
             && share(self.speed_error)
             && share(self.overhead)
             && share(self.inter)
@@ -141,11 +174,9 @@ impl RatedWorker {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IdleWorkers {
-    /// Number of these workers.
-    pub workers: u32,
-    /// Number of their compute threads.
-    pub threads: u32,
-    /// Sum of the overheads.
+    /// Number of their processors.
+    pub processors: Processors,
+    /// Sum of the processors' overheads.
     pub overhead: ExactSum,
     /// Sum of the intra-cluster overheads.
     #[serde(skip_serializing_if = "is_default")]
@@ -153,8 +184,20 @@ pub struct IdleWorkers {
     /// Sum of the inter-cluster overheads.
     #[serde(skip_serializing_if = "is_default")]
     pub inter: ExactSum,
-    /// Some of them with their inter-cluster overhead, in descending order of it.
-    pub named: Vec<(NodeId, f64)>,
+    /// Some of them, in descending order of their inter-cluster overhead.
+    pub named: Vec<IdleWorker>,
+}
+
+/// A worker that its cluster reports by name as idle.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IdleWorker {
+    /// Node of the worker.
+    pub node: NodeId,
+    /// Processors of the node.
+    #[serde(default = "one_processor", skip_serializing_if = "is_one_processor")]
+    pub processors: Processors,
+    /// Inter-cluster overhead of the worker.
+    pub inter: f64,
 }
 
 impl IdleWorkers {
@@ -163,21 +206,23 @@ impl IdleWorkers {
     const FROM: f64 = 0.9;
 
     fn add(&mut self, worker: &WorkerStats) {
-        self.workers += 1;
-        self.threads = self.threads.saturating_add(worker.threads);
-        self.overhead.add(worker.overhead);
-        self.intra.add(worker.overhead_intra);
-        self.inter.add(worker.overhead_inter);
-        self.named.push((worker.node.clone(), worker.overhead_inter));
+        let processors = worker.processors();
+        self.processors = self.processors.saturating_add(processors);
+        self.overhead.add_times(worker.overhead, processors.get());
+        self.intra.add_times(worker.overhead_intra, processors.get());
+        self.inter.add_times(worker.overhead_inter, processors.get());
+        let (node, inter) = (worker.node.clone(), worker.overhead_inter);
+        self.named.push(IdleWorker { node, processors, inter });
     }
 
     fn is_sound(&self) -> bool {
-        let most = f64::from(self.workers) * (1.0 + 1e-9);
-        let share = |(_, inter): &(NodeId, f64)| (0.0..=1.0).contains(inter);
+        let most = f64::from(self.processors) * (1.0 + 1e-9);
+        let fits = |w: &IdleWorker| !w.processors.is_zero() && (0.0..=1.0).contains(&w.inter);
+        let named: Processors = self.named.iter().map(|w| w.processors).sum();
         let sums = [&self.overhead, &self.intra, &self.inter];
         sums.iter().all(|sum| sum.is_sound() && (0.0..=most).contains(&sum.value()))
-            && self.named.len() <= self.workers as usize
-            && self.named.iter().all(share)
+            && named <= self.processors
+            && self.named.iter().all(fits)
     }
 }
 
@@ -193,19 +238,29 @@ pub struct Uplink {
     pub used: Option<f64>,
 }
 
-/// The fastest counted worker: all speeds relate to its speed.
+/// The fastest counted worker: all speeds relate to its speed. Its numbers travel without names,
+/// since a second of statistics must fit a thin link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(from = "[Float; 3]", into = "[Float; 3]")]
 pub struct FastestWorker {
     /// Relative error of its speed.
-    #[serde(with = "float")]
     pub speed_error: f64,
     /// Its useful work per second.
-    #[serde(with = "float")]
     pub useful: f64,
     /// Its term of [`ClusterAggregate::useful_variance`].
-    #[serde(with = "float")]
     pub useful_variance: f64,
+}
+
+impl From<[Float; 3]> for FastestWorker {
+    fn from([speed_error, useful, useful_variance]: [Float; 3]) -> Self {
+        Self { speed_error: speed_error.0, useful: useful.0, useful_variance: useful_variance.0 }
+    }
+}
+
+impl From<FastestWorker> for [Float; 3] {
+    fn from(worker: FastestWorker) -> Self {
+        [worker.speed_error, worker.useful, worker.useful_variance].map(Float)
+    }
 }
 
 impl FastestWorker {
@@ -236,51 +291,49 @@ impl FastestWorker {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClusterAggregate {
-    /// Workers that count: measured, past their grace, not leaving.
-    pub counted: u32,
-    /// Counted workers with an older report.
+    /// Processors that count: of workers that are measured, past their grace, not leaving.
+    pub counted: Processors,
+    /// Counted processors of workers with an older report.
     #[serde(skip_serializing_if = "is_default")]
-    pub stale: u32,
-    /// Number of workers in their grace period.
+    pub stale: Processors,
+    /// Processors of workers in their grace period.
     #[serde(skip_serializing_if = "is_default")]
-    pub joining: u32,
-    /// Number of workers that leave.
+    pub joining: Processors,
+    /// Processors of workers that leave.
     #[serde(skip_serializing_if = "is_default")]
-    pub leaving: u32,
-    /// Workers past their grace without a valid report.
+    pub leaving: Processors,
+    /// Processors of workers past their grace without a valid report.
     #[serde(skip_serializing_if = "is_default")]
-    pub silent: u32,
+    pub silent: Processors,
     /// Workers past their grace that have not worked yet.
     #[serde(skip_serializing_if = "is_default")]
     pub idle: IdleWorkers,
-    /// Counted workers with a presumed speed. Set by the decision; not sent.
+    /// Counted processors with a presumed speed. Set by the decision; not sent.
     #[serde(skip)]
-    pub presumed: u32,
-    /// Compute threads of the counted workers.
-    pub threads: u32,
+    pub presumed: Processors,
     /// Sum of speed * (1 - overhead) over the counted workers.
     pub useful: ExactSum,
     /// Sum of the counted workers' speeds.
     pub speed: ExactSum,
-    /// Sum of the counted workers' overheads.
+    /// Sum of the counted processors' overheads.
     pub overhead: ExactSum,
-    /// Sum of the counted workers' intra-cluster overheads.
+    /// Sum of the counted processors' intra-cluster overheads.
     #[serde(skip_serializing_if = "is_default")]
     pub intra: ExactSum,
-    /// Sum of the counted workers' inter-cluster overheads.
+    /// Sum of the counted processors' inter-cluster overheads.
     #[serde(skip_serializing_if = "is_default")]
     pub inter: ExactSum,
-    /// Speed of the fastest counted worker.
+    /// Speed of the fastest counted processor.
     #[serde(with = "float")]
     pub max_speed: f64,
     /// The fastest counted worker.
     #[serde(skip_serializing_if = "is_default")]
     pub fastest: FastestWorker,
     /// Sum of the squared errors of the counted workers' useful work that follow from their speeds.
-    #[serde(skip_serializing_if = "is_default")]
+    #[serde(rename = "variance", skip_serializing_if = "is_default")]
     pub useful_variance: ExactSum,
     /// Sum of speed * error of the overhead over the counted workers.
-    #[serde(skip_serializing_if = "is_default")]
+    #[serde(rename = "spread", skip_serializing_if = "is_default")]
     pub overhead_error: ExactSum,
     /// The worst counted workers by the shared weights, worst first.
     #[serde(skip_serializing_if = "is_default")]
@@ -300,17 +353,20 @@ impl ClusterAggregate {
     /// Aggregates a cluster's workers. The caller sets [`ClusterAggregate::uplink`] and adds the
     /// implausible numbers from its histories.
     ///
-    /// A first report has no past to compare with. So a node does not count if its speed per thread
-    /// is [`AdaptationSettings::implausible_factor`] times the median of at least two others.
+    /// A first report has no past to compare with. So a node does not count if the speed of
+    /// its processors is [`AdaptationSettings::implausible_factor`] times the median of at least two
+    /// others.
     pub fn of(workers: &[WorkerStats], agreed: &SharedParameters) -> Self {
         let mut sum = Self::default();
         let mut counted = Vec::new();
         for worker in workers {
             let mut worker = worker.clone();
+            let own = worker.processors();
+            let add = |count: &mut Processors| *count = count.saturating_add(own);
             if worker.leaving {
-                sum.leaving += 1;
+                add(&mut sum.leaving);
             } else if let Some((field, value)) = worker.check(None, f64::INFINITY) {
-                sum.silent += 1;
+                add(&mut sum.silent);
                 sum.odd.push(ImplausibleValue {
                     node: worker.node,
                     field,
@@ -318,30 +374,29 @@ impl ClusterAggregate {
                     replacement: None,
                 });
             } else if worker.joined < agreed.grace {
-                sum.joining += 1;
+                add(&mut sum.joining);
             } else if worker.age > agreed.stale {
-                sum.silent += 1;
+                add(&mut sum.silent);
             } else if worker.speed.is_none() {
                 if worker.overhead >= IdleWorkers::FROM {
                     sum.idle.add(&worker);
                 } else {
-                    sum.joining += 1;
+                    add(&mut sum.joining);
                 }
             } else {
                 counted.push(worker);
             }
         }
-        let per_thread = |w: &WorkerStats| w.speed.unwrap_or(0.0) / f64::from(w.threads.max(1));
-        let mut all: Vec<f64> = counted.iter().map(per_thread).collect();
+        let mut all: Vec<f64> = counted.iter().map(WorkerStats::processor_speed).collect();
         all.sort_by(f64::total_cmp);
         if all.len() >= 3 {
             // The lower median of an even number: a single outlier is never its own reference.
             let most = agreed.implausible_factor * all[(all.len() - 1) / 2];
             counted.retain(|worker| {
-                let odd = per_thread(worker) >= most;
+                let odd = worker.processor_speed() >= most;
                 if odd {
                     let (node, value) = (worker.node.clone(), worker.speed.unwrap_or(0.0));
-                    sum.silent += 1;
+                    sum.silent = sum.silent.saturating_add(worker.processors());
                     sum.odd.push(ImplausibleValue {
                         node,
                         field: Field::Speed,
@@ -353,24 +408,25 @@ impl ClusterAggregate {
             });
         }
         for worker in &counted {
-            sum.counted += 1;
-            sum.stale += u32::from(worker.age > 0);
-            sum.threads = sum.threads.saturating_add(worker.threads);
+            let processors = worker.processors();
+            sum.counted = sum.counted.saturating_add(processors);
+            if worker.age > 0 {
+                sum.stale = sum.stale.saturating_add(processors);
+            }
             sum.useful.add(worker.useful());
             sum.speed.add(worker.speed.unwrap_or(0.0));
-            sum.overhead.add(worker.overhead);
-            sum.intra.add(worker.overhead_intra);
-            sum.inter.add(worker.overhead_inter);
-            let (speed, variance) =
-                (worker.speed.unwrap_or(0.0), worker.useful_error() * worker.useful_error());
+            sum.overhead.add_times(worker.overhead, processors.get());
+            sum.intra.add_times(worker.overhead_intra, processors.get());
+            sum.inter.add_times(worker.overhead_inter, processors.get());
+            let variance = worker.useful_error() * worker.useful_error();
             sum.useful_variance.add(variance);
-            sum.overhead_error.add(speed * worker.overhead_error);
+            sum.overhead_error.add(worker.speed.unwrap_or(0.0) * worker.overhead_error);
             let fastest = FastestWorker {
                 speed_error: worker.aged_error(),
                 useful: worker.useful(),
                 useful_variance: variance,
             };
-            sum.fastest.replace(&mut sum.max_speed, fastest, speed);
+            sum.fastest.replace(&mut sum.max_speed, fastest, worker.processor_speed());
         }
         let max_speed = agreed.max_speed.unwrap_or(sum.max_speed);
         let mut named: Vec<RatedWorker> = counted.iter().filter_map(RatedWorker::of).collect();
@@ -382,46 +438,50 @@ impl ClusterAggregate {
         named.truncate(2);
         sum.best = named;
         let idle = &mut sum.idle.named;
-        idle.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        idle.sort_by(|a, b| b.inter.total_cmp(&a.inter).then_with(|| a.node.cmp(&b.node)));
         idle.truncate(agreed.named as usize);
         sum.odd.truncate(agreed.named as usize);
         sum
     }
 
-    /// Members that do not leave.
-    pub fn staying(&self) -> u32 {
-        let others = [self.joining, self.silent, self.idle.workers];
-        others.into_iter().fold(self.counted, u32::saturating_add)
+    /// Processors of the members that do not leave.
+    pub fn staying(&self) -> Processors {
+        [self.counted, self.joining, self.silent, self.idle.processors].into_iter().sum()
     }
 
-    /// Counts idle workers as workers of this speed.
+    /// Counts idle processors as processors of this speed.
     fn presume(&mut self, speed: f64, named: u32) {
-        let IdleWorkers { workers, threads, overhead, intra, inter, named: idle } =
+        let IdleWorkers { processors, overhead, intra, inter, named: idle } =
             std::mem::take(&mut self.idle);
-        self.presumed = workers;
-        self.counted = self.counted.saturating_add(workers);
-        self.threads = self.threads.saturating_add(threads);
+        self.presumed = processors;
+        self.counted = self.counted.saturating_add(processors);
         // Their work in the rest of the period is unknown too, so their useful work stays 0.
-        (0..workers.min(IDLE_MAX)).for_each(|_| self.speed.add(speed));
+        self.speed.add_times(speed, processors.get());
         let own = [&mut self.overhead, &mut self.intra, &mut self.inter];
         own.into_iter().zip([&overhead, &intra, &inter]).for_each(|(sum, part)| sum.merge(part));
         let fastest = FastestWorker { speed_error: 1.0, ..FastestWorker::default() };
         self.fastest.replace(&mut self.max_speed, fastest, speed);
-        let presumed =
-            |(node, inter)| RatedWorker { node, speed, speed_error: 1.0, overhead: 1.0, inter };
+        let presumed = |IdleWorker { node, processors, inter }| RatedWorker {
+            node,
+            processors,
+            speed: speed * f64::from(processors),
+            speed_error: 1.0,
+            overhead: 1.0,
+            inter,
+        };
         // No counted worker does less, so they precede the worst.
         self.worst.splice(0..0, idle.into_iter().map(presumed));
         self.worst.truncate(named as usize);
     }
 
-    /// Mean inter-cluster overhead of the counted workers; absent without any.
+    /// Mean inter-cluster overhead of the counted processors; absent without any.
     pub fn mean_inter(&self) -> Option<f64> {
-        (self.counted > 0).then(|| self.inter.value() / f64::from(self.counted))
+        (!self.counted.is_zero()).then(|| self.inter.value() / f64::from(self.counted))
     }
 
-    /// Mean speed of the counted workers; absent without any.
+    /// Mean speed of the counted processors; absent without any.
     pub fn mean_speed(&self) -> Option<f64> {
-        (self.counted > 0).then(|| self.speed.value() / f64::from(self.counted))
+        (!self.counted.is_zero()).then(|| self.speed.value() / f64::from(self.counted))
     }
 
     /// Whether the numbers, received from the network, are consistent with valid reports.
@@ -440,14 +500,14 @@ impl ClusterAggregate {
             |sum: &ExactSum, most: f64| (0.0..=most * (1.0 + 1e-9)).contains(&sum.value());
         let link = [self.uplink.bandwidth, self.uplink.used];
         sums.iter().all(|sum| sum.is_sound())
-            && if self.counted == 0 {
+            && if self.counted.is_zero() {
                 self.max_speed == 0.0
             } else {
                 SPEEDS.contains(&self.max_speed)
             }
             && at_most(&self.speed, n * self.max_speed)
             && at_most(&self.useful, self.speed.value())
-            && at_most(&self.useful_variance, n * self.max_speed * self.max_speed)
+            && at_most(&self.useful_variance, (n * self.max_speed).powi(2))
             && at_most(&self.overhead_error, self.speed.value())
             && self.fastest.is_sound()
             && [&self.overhead, &self.intra, &self.inter].iter().all(|sum| at_most(sum, n))
@@ -460,27 +520,27 @@ impl ClusterAggregate {
 /// Statistics of a job in one period: the sum over its clusters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobAggregate {
-    /// Number of counted workers.
-    pub counted: u32,
-    /// Counted workers with an older report.
-    pub stale: u32,
-    /// Number of workers in their grace period.
-    pub joining: u32,
-    /// Number of workers that leave.
-    pub leaving: u32,
-    /// Workers without a valid report.
-    pub silent: u32,
-    /// Counted workers with a presumed speed.
-    pub presumed: u32,
+    /// Number of counted processors.
+    pub counted: Processors,
+    /// Counted processors of workers with an older report.
+    pub stale: Processors,
+    /// Processors of workers in their grace period.
+    pub joining: Processors,
+    /// Processors of workers that leave.
+    pub leaving: Processors,
+    /// Processors of workers without a valid report.
+    pub silent: Processors,
+    /// Counted processors with a presumed speed.
+    pub presumed: Processors,
     /// Useful speed: work units per second.
     pub useful: f64,
     /// Total speed without any overhead.
     pub speed: f64,
-    /// Mean overhead of the workers.
+    /// Mean overhead of the processors.
     pub overhead: f64,
-    /// Mean inter-cluster overhead of the workers.
+    /// Mean inter-cluster overhead of the processors.
     pub inter: f64,
-    /// Speed of the fastest worker.
+    /// Speed of the fastest processor.
     pub max_speed: f64,
     /// The fastest worker of all clusters.
     pub fastest: FastestWorker,
@@ -517,13 +577,13 @@ impl JobAggregate {
         let [useful, speed, overhead, inter, variance, overhead_error] =
             sums.map(|sum| sum.value());
         (all.useful_variance, all.overhead_error) = (variance.max(0.0), overhead_error);
-        let n = f64::from(all.counted.max(1));
+        let n = f64::from(all.counted.max(Processors::ONE));
         (all.useful, all.speed) = (useful, speed);
         (all.overhead, all.inter) = (overhead / n, inter / n);
         all
     }
 
-    /// Weighted average efficiency, 0 to 1; absent if no worker counts.
+    /// Weighted average efficiency, 0 to 1; absent if no processor counts.
     pub fn efficiency(&self) -> Option<f64> {
         let most = f64::from(self.counted) * self.max_speed;
         (most > 0.0).then(|| (self.useful / most).min(1.0))
@@ -542,20 +602,20 @@ impl JobAggregate {
         Some(if error.is_finite() { error.min(1.0) } else { 1.0 })
     }
 
-    /// Mean speed of the counted workers; 0 without any.
+    /// Mean speed of the counted processors; 0 without any.
     pub fn mean_speed(&self) -> f64 {
-        if self.counted == 0 { 0.0 } else { self.speed / f64::from(self.counted) }
+        if self.counted.is_zero() { 0.0 } else { self.speed / f64::from(self.counted) }
     }
 }
 
-/// Counts idle workers as workers of their cluster's mean speed, else of the job's mean speed.
+/// Counts idle processors with their cluster's mean speed, else with the job's mean speed.
 ///
 /// Absent if no speed is known or no worker is idle.
 pub(super) fn presumed(
     clusters: &BTreeMap<ClusterId, ClusterAggregate>,
     named: u32,
 ) -> Option<BTreeMap<ClusterId, ClusterAggregate>> {
-    let idle = |c: &ClusterAggregate| c.idle.workers > 0 && c.is_sound();
+    let idle = |c: &ClusterAggregate| !c.idle.processors.is_zero() && c.is_sound();
     if !clusters.values().any(idle) {
         return None;
     }
@@ -574,12 +634,12 @@ pub(super) fn presumed(
 /// Excludes aggregates that must not influence a decision. Returns the valid clusters, and the
 /// excluded ones with the reason.
 ///
-/// A cluster is valid unless its numbers contradict each other, or its fastest node alone reaches
+/// A cluster is valid unless its numbers contradict each other, or its fastest processor reaches
 /// `factor` times the fastest known speed. If all clusters exceed this factor, the application's
 /// unit has changed, and all are valid.
 pub(super) fn believed<'a>(
     clusters: &'a BTreeMap<ClusterId, ClusterAggregate>,
-    members: &BTreeMap<ClusterId, u32>,
+    members: &BTreeMap<ClusterId, Processors>,
     known_max: Option<f64>,
     factor: f64,
 ) -> (BTreeMap<&'a ClusterId, &'a ClusterAggregate>, Vec<(ClusterId, &'static str)>) {
@@ -587,18 +647,18 @@ pub(super) fn believed<'a>(
     let mut good = BTreeMap::new();
     for (id, cluster) in clusters {
         // Some members may have left since the aggregate, but not more than half of them.
-        let reported = u64::from(cluster.staying()) + u64::from(cluster.leaving);
-        let known = members.get(id).map_or(u64::MAX, |&n| 2 * u64::from(n) + 4);
+        let reported = u64::from(cluster.staying().get()) + u64::from(cluster.leaving.get());
+        let known = members.get(id).map_or(u64::MAX, |&n| 2 * u64::from(n.get()) + 4);
         if !cluster.is_sound() {
             aside.push((id.clone(), "its numbers contradict each other"));
         } else if reported > known {
-            aside.push((id.clone(), "it counts far more workers than are members"));
+            aside.push((id.clone(), "it counts far more processors than its members have"));
         } else {
             good.insert(id, cluster);
         }
     }
     let jumps = |c: &ClusterAggregate| known_max.is_some_and(|max| c.max_speed >= factor * max);
-    if good.values().any(|c| c.counted > 0 && !jumps(c)) {
+    if good.values().any(|c| !c.counted.is_zero() && !jumps(c)) {
         good.retain(|id, cluster| {
             let jumps = jumps(cluster);
             if jumps {

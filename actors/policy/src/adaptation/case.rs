@@ -71,6 +71,20 @@ impl PolicyTestJob {
         )
     }
 
+    /// A job of cluster a that has removed cluster b for its link.
+    pub(super) fn without_b() -> Self {
+        let groups = [WorkerGroup("a", 10, 1.0, 0.55, 0.01), WorkerGroup("b", 4, 1.0, 0.95, 0.9)];
+        let mut case = Self::of(&groups);
+        case.uplink("b", 1e5);
+        case.each(|w| w.overhead = w.overhead.max(0.8));
+        let decision = case.decide();
+        assert_eq!(cluster_removed(&decision), Some("b"), "{}", text(&decision));
+        case.obey(&decision, 1.0);
+        case.snapshot.links.clear();
+        case.each(|w| (w.overhead, w.overhead_inter) = (0.3, 0.01));
+        case
+    }
+
     pub(super) fn root(&mut self, node: &str) -> &mut Self {
         let of = |list: &Vec<WorkerStats>| list.iter().any(|w| w.node.as_str() == node);
         let cluster = self.workers.iter().find(|(_, list)| of(list)).map(|(id, _)| id.clone());
@@ -151,7 +165,7 @@ impl PolicyTestJob {
                 AdaptationAction::Request(request) => {
                     let list = self.workers.values_mut().next().expect("a cluster");
                     let like = list[0].clone();
-                    for i in 0..request.count {
+                    for i in 0..request.count.get() {
                         let node: NodeId = format!("new{i}").as_str().into();
                         list.push(WorkerStats { node, speed: Some(speed), ..like.clone() });
                     }
@@ -160,7 +174,7 @@ impl PolicyTestJob {
                     let (node, cluster) = (to.clone(), cluster.clone());
                     self.snapshot.root = Some(RootNode { node, cluster });
                 }
-                AdaptationAction::Withdraw { .. } => self.snapshot.requested = 0,
+                AdaptationAction::Withdraw { .. } => self.snapshot.requested = 0.into(),
                 AdaptationAction::Measure { .. } => {}
             }
         }
@@ -178,7 +192,7 @@ pub(super) fn removed(decision: &Decision) -> Vec<String> {
 
 pub(super) fn asked(decision: &Decision) -> u32 {
     let counts = decision.actions.iter().map(|a| match a {
-        AdaptationAction::Request(request) => request.count,
+        AdaptationAction::Request(request) => request.count.get(),
         _ => 0,
     });
     counts.sum()

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, NodeId};
+use springtide_base::processors::Processors;
 
 use super::memory::Measured;
 use super::reason::Reason;
@@ -16,7 +17,7 @@ pub enum RemovalCause {
     Slow,
     /// Its link to the other clusters is too slow for the application.
     Link,
-    /// It is healthy, but the job has more nodes than it can use or may have.
+    /// It is healthy, but the job has more processors than it can use or may have.
     Surplus,
     /// A better node replaces it.
     Replaced,
@@ -36,7 +37,7 @@ impl std::fmt::Display for RemovalCause {
         f.write_str(match self {
             RemovalCause::Slow => "it is slow",
             RemovalCause::Link => "its link is too slow for the application",
-            RemovalCause::Surplus => "the job has more nodes than it can use",
+            RemovalCause::Surplus => "the job has more processors than it can use",
             RemovalCause::Replaced => "a better node takes its place",
             RemovalCause::Crashed => "it crashed",
         })
@@ -47,9 +48,12 @@ impl std::fmt::Display for RemovalCause {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SchedulerRequest {
-    /// Number of requested nodes.
-    pub count: u32,
-    /// Minimum speed of each node, in the job's unit.
+    /// Number of requested processors.
+    pub count: Processors,
+    /// Number of processors that the job can still use if no nodes fit `count`. A node with more
+    /// processors than are wanted is given up to this number. Less than `count` counts as `count`.
+    pub most: Processors,
+    /// Minimum speed of each processor, in the job's unit.
     pub min_speed: Option<f64>,
     /// Minimum bandwidth of a cluster's link in bytes per second, where it is measured.
     pub min_bandwidth: Option<f64>,
@@ -68,12 +72,12 @@ pub struct SchedulerRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case")]
 pub enum AdaptationAction {
-    /// Request nodes from the scheduler.
+    /// Request processors from the scheduler.
     Request(SchedulerRequest),
-    /// Withdraw requested nodes that have not arrived.
+    /// Withdraw requested processors that have not arrived.
     Withdraw {
-        /// Number of nodes to withdraw.
-        count: u32,
+        /// Number of processors to withdraw.
+        count: Processors,
     },
     /// Order nodes to leave.
     Remove {
@@ -126,8 +130,9 @@ pub enum Flag {
 pub struct Decision {
     /// Weighted average efficiency, 0 to 1; absent if no node is measured.
     pub efficiency: Option<f64>,
-    /// Number of counted nodes.
-    pub nodes: u32,
+    /// Number of counted processors.
+    #[serde(alias = "nodes")]
+    pub processors: Processors,
     /// Actions to execute, in this order.
     pub actions: Vec<AdaptationAction>,
     /// Actions withheld, in a run that is only monitored.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use springtide_base::id::{ClusterId, NodeId};
+use springtide_base::processors::Processors;
 
 use super::aggregate::{ClusterAggregate, JobAggregate, RatedWorker, believed};
 use super::decision::{AdaptationAction, Flag, Prediction, SchedulerRequest};
@@ -35,10 +36,10 @@ pub(super) struct DecisionState<'a> {
     pub clusters: BTreeMap<&'a ClusterId, &'a ClusterAggregate>,
     /// Sum of these aggregates.
     pub all: JobAggregate,
-    /// Members of valid clusters that were not asked to leave.
-    pub staying: u32,
-    /// Members of all clusters that were not asked to leave, plus requested nodes.
-    pub expected: u32,
+    /// Processors of valid clusters' members that were not asked to leave.
+    pub staying: Processors,
+    /// Processors of all clusters' members that were not asked to leave, plus requested ones.
+    pub expected: Processors,
     /// Actions decided so far.
     pub actions: Vec<AdaptationAction>,
     /// Reasons given so far.
@@ -56,17 +57,17 @@ impl<'a> DecisionState<'a> {
         let factor = settings.implausible_factor;
         let (clusters, aside) = believed(&snapshot.clusters, &snapshot.members, known, factor);
         let all = JobAggregate::of(clusters.values().copied());
-        let sum = |counts: &mut dyn Iterator<Item = u32>| counts.fold(0u32, u32::saturating_add);
-        let flagged = sum(&mut snapshot.clusters.values().map(|c| c.leaving));
+        let flagged: Processors = snapshot.clusters.values().map(|c| c.leaving).sum();
         // Leaving nodes whose own report does not show it yet.
-        let unflagged = (snapshot.leaving.len() as u32).saturating_sub(flagged);
-        let staying = sum(&mut clusters.values().map(|c| c.staying()));
+        let unflagged = snapshot.leaving.values().copied().sum::<Processors>();
+        let unflagged = unflagged.saturating_sub(flagged);
+        let staying: Processors = clusters.values().map(|c| c.staying()).sum();
         // Members of an excluded cluster count too: by the membership, else by its own report.
         let takes_part = |(id, c): (&ClusterId, &ClusterAggregate)| {
             let aside = !clusters.contains_key(id);
             snapshot.members.get(id).copied().filter(|_| aside).unwrap_or(c.staying())
         };
-        let present = sum(&mut snapshot.clusters.iter().map(takes_part));
+        let present: Processors = snapshot.clusters.iter().map(takes_part).sum();
         let mut turn = Self {
             snapshot,
             settings,
@@ -93,6 +94,12 @@ impl<'a> DecisionState<'a> {
         turn
     }
 
+    /// Orders a measurement of the bandwidth to a cluster's free nodes.
+    pub fn measure(&mut self, cluster: &ClusterId) {
+        self.add_reason(Reason::Measures { cluster: cluster.clone() });
+        self.actions.push(AdaptationAction::Measure { cluster: cluster.clone() });
+    }
+
     /// Adds a reason to the decision.
     pub fn add_reason(&mut self, reason: Reason) {
         if self.reasons.len() < REASONS_MAX {
@@ -108,20 +115,20 @@ impl<'a> DecisionState<'a> {
     /// Returns the current state.
     pub fn measured(&self) -> Measured {
         Measured {
-            nodes: self.all.counted,
+            processors: self.all.counted,
             efficiency: self.all.efficiency().unwrap_or(0.0),
             useful: self.all.useful,
         }
     }
 
-    /// The job's minimum of nodes, at least one.
-    pub fn min_nodes(&self) -> u32 {
-        self.snapshot.min_nodes.max(1)
+    /// The job's minimum of processors, at least one.
+    pub fn min_processors(&self) -> Processors {
+        self.snapshot.min_processors.max(Processors::ONE)
     }
 
-    /// The job's maximum of nodes.
-    pub fn max_nodes(&self) -> u32 {
-        self.snapshot.max_nodes.unwrap_or(u32::MAX).max(1)
+    /// The job's maximum of processors.
+    pub fn max_processors(&self) -> Processors {
+        self.snapshot.max_processors.unwrap_or(Processors::MAX).max(Processors::ONE)
     }
 
     /// Whether this node holds the root.
@@ -198,7 +205,7 @@ impl<'a> DecisionState<'a> {
             before: self.measured(),
             prediction,
             lost: 0.0,
-            removed: 0,
+            removed: Processors::ZERO,
             term: None::<Term>,
             requirements: self.memory.requirements,
             seen: 0,
@@ -224,7 +231,7 @@ impl<'a> DecisionState<'a> {
         }
         let fit = |named: &&RatedWorker| {
             let node = &named.node;
-            *node != root.node && !avoid.contains(node) && !self.snapshot.leaving.contains(node)
+            *node != root.node && !avoid.contains(node) && !self.snapshot.leaving.contains_key(node)
         };
         // Prefers another cluster, since a node's problem is often its cluster's. Prefers the
         // fastest cluster, since it exchanges most with the root. Useful speed of the last period
@@ -278,7 +285,7 @@ impl<'a> DecisionState<'a> {
         let offers = &self.snapshot.offers;
         let now = match &entry.subject {
             QuarantineSubject::Node(node) => {
-                offers.values().find_map(|offer| offer.nodes.get(node)).copied()
+                offers.values().find_map(|offer| offer.nodes.get(node)).map(|node| node.speed)
             }
             QuarantineSubject::Cluster(cluster) => {
                 offers.get(cluster).and_then(|offer| offer.bandwidth)
@@ -287,12 +294,12 @@ impl<'a> DecisionState<'a> {
         entry.is_better(now, self.settings.better_factor)
     }
 
-    /// Creates a request with all known requirements, without a number of nodes.
+    /// Creates a request with all known requirements, without a number of processors.
     pub fn requirements(&self) -> SchedulerRequest {
         let mut request = SchedulerRequest {
             min_speed: self.memory.requirements.min_speed,
             min_bandwidth: self.memory.requirements.min_bandwidth,
-            avoid_nodes: self.snapshot.leaving.clone(),
+            avoid_nodes: self.snapshot.leaving.keys().cloned().collect(),
             ..SchedulerRequest::default()
         };
         for entry in &self.memory.quarantine {
@@ -309,7 +316,7 @@ impl<'a> DecisionState<'a> {
                 (QuarantineSubject::Node(_), false) => {}
             }
         }
-        let in_use = self.clusters.iter().filter(|(_, c)| c.counted > 0).map(|(id, _)| *id);
+        let in_use = self.clusters.iter().filter(|(_, c)| !c.counted.is_zero()).map(|(id, _)| *id);
         let mut prefer: Vec<&ClusterId> =
             in_use.filter(|id| !request.avoid_clusters.contains(*id)).collect();
         let root = self.snapshot.root.as_ref().map(|root| &root.cluster);
@@ -332,32 +339,36 @@ impl<'a> DecisionState<'a> {
         own.unwrap_or_else(|| self.inter_without(root)).clamp(0.0, 1.0)
     }
 
-    /// Mean inter-cluster overhead of the workers outside this cluster; 0 without any.
+    /// Mean inter-cluster overhead of the processors outside this cluster; 0 without any.
     pub fn inter_without(&self, cluster: Option<&ClusterId>) -> f64 {
         let others = self.clusters.iter().filter(|(id, _)| Some(**id) != cluster);
-        let (sum, n) = others.fold((0.0, 0u32), |(sum, n), (_, c)| {
+        let (sum, n) = others.fold((0.0, Processors::ZERO), |(sum, n), (_, c)| {
             (sum + c.inter.value(), n.saturating_add(c.counted))
         });
-        if n == 0 { 0.0 } else { sum / f64::from(n) }
+        if n.is_zero() { 0.0 } else { sum / f64::from(n) }
     }
 
-    /// Free nodes that are known to fit a request, with their speed where known.
+    /// Free processors that are known to fit a request, each with its speed where known. A request
+    /// without numbers of processors fits nodes of all sizes.
     pub fn fitting(&self, request: &SchedulerRequest) -> Vec<(&'a ClusterId, Option<f64>)> {
         let mut found = Vec::new();
         for (id, offer) in &self.snapshot.offers {
             let needs = request.min_bandwidth.filter(|_| !request.waive.contains(id));
             let too_thin = needs.zip(offer.bandwidth).is_some_and(|(need, has)| has < need);
-            if too_thin || request.avoid_clusters.contains(id) {
+            let too_great = !request.most.is_zero() && offer.smallest > request.most;
+            if too_thin || too_great || request.avoid_clusters.contains(id) {
                 continue;
             }
             let fast = |speed: f64| is_rate(speed) && request.min_speed.is_none_or(|s| speed >= s);
             let own = offer.nodes.iter().filter(|(node, _)| !request.avoid_nodes.contains(*node));
-            // Bounds the memory in case a faulty scheduler offers more nodes than a grid has.
-            let most = offer.free.min(1 << 16) as usize;
-            found.extend(
-                own.filter(|(_, speed)| fast(**speed)).take(most).map(|(_, &s)| (id, Some(s))),
-            );
-            let others = most.saturating_sub(offer.nodes.len());
+            // Bounds the memory in case a faulty scheduler offers more than a grid has.
+            let most = offer.free.get().min(1 << 16) as usize;
+            let processors = own.filter(|(_, own)| fast(own.speed)).flat_map(|(_, own)| {
+                std::iter::repeat_n((id, Some(own.speed)), own.processors.get() as usize)
+            });
+            found.extend(processors.take(most));
+            let named: Processors = offer.nodes.values().map(|own| own.processors).sum();
+            let others = most.saturating_sub(named.get() as usize);
             if offer.speed.is_none_or(fast) {
                 found.extend(std::iter::repeat_n((id, offer.speed), others));
             }

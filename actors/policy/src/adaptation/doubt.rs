@@ -2,7 +2,8 @@
 //!
 //! A wrong removal costs more than a short wait. So the size stays while the interval of the
 //! efficiency includes the bound. A wait that lasts ends with new measurements, and then with a
-//! decision. It costs at most [`AdaptationSettings::doubt_s`] and the time of the measurements.
+//! decision. It takes at most [`AdaptationSettings::doubt_s`](super::AdaptationSettings::doubt_s)
+//! and the time of the measurements. Where a period is longer than that, a decision never waits.
 
 use super::decision_state::DecisionState;
 use super::memory::Doubt;
@@ -28,6 +29,16 @@ pub(super) fn waits(turn: &mut DecisionState<'_>, efficiency: f64) -> bool {
         return false; // no decision depends on the bound
     }
     let (now, period, limit) = (turn.memory.clock_s, turn.snapshot.period_s, turn.settings.doubt_s);
+    if period > limit {
+        turn.add_reason(Reason::Doubtful {
+            efficiency,
+            error,
+            bound,
+            measures: false,
+            decides: true,
+        });
+        return false;
+    }
     let mut doubt = turn.memory.doubt.unwrap_or(Doubt { since_s: now, measured_s: None });
     if doubt.measured_s.is_none() && now - doubt.since_s + MEASURING * period >= limit {
         doubt.measured_s = Some(now);

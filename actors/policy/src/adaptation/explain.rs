@@ -104,8 +104,8 @@ fn explain_period(logged: &LoggedDecision, lines: &mut Vec<String>) {
     let parts: Vec<String> = decision.decided().iter().map(describe_action).collect();
     head.push_str(&if parts.is_empty() { "changed nothing".to_owned() } else { parts.join("; ") });
     if let Some(expected) = &decision.prediction {
-        let (nodes, efficiency) = (expected.nodes, expected.efficiency);
-        let _ = write!(head, " (expected: {nodes} nodes at efficiency {efficiency:.2})");
+        let (size, efficiency) = (expected.processors, expected.efficiency);
+        let _ = write!(head, " (expected: {size} at efficiency {efficiency:.2})");
     }
     lines.push(head);
     lines.extend(decision.reasons.iter().map(|reason| format!("  {reason}")));
@@ -159,8 +159,8 @@ fn concerns(reason: &Reason, wanted: &NodeId, home: Option<&ClusterId>) -> bool 
 pub fn describe_action(action: &AdaptationAction) -> String {
     let names = |nodes: &[NodeId]| nodes.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ");
     match action {
-        AdaptationAction::Request(request) => format!("asked for {} more", request.count),
-        AdaptationAction::Withdraw { count } => format!("withdrew the request for {count}"),
+        AdaptationAction::Request(request) => format!("asked for {} more", request.count.get()),
+        AdaptationAction::Withdraw { count } => format!("withdrew the request for {}", count.get()),
         AdaptationAction::Remove { nodes, cause } => format!("removed {} ({cause})", names(nodes)),
         AdaptationAction::RemoveCluster { cluster, cause } => {
             format!("removed cluster {cluster} ({cause})")

@@ -1,5 +1,7 @@
 //! Growth: above the band, replacement of lost capacity within it, and the job's minimum.
 
+use springtide_base::processors::Processors;
+
 use super::decision::{AdaptationAction, Prediction};
 use super::decision_state::DecisionState;
 use super::memory::{Aim, Memory, Trial};
@@ -13,8 +15,9 @@ const ROUNDING: f64 = 1e-9;
 pub(super) fn above(turn: &mut DecisionState<'_>, efficiency: f64) {
     let settings = turn.settings;
     let n = turn.all.counted;
+    // The casts saturate.
     let wanted = (f64::from(n) * efficiency / settings.target() + ROUNDING).floor() as u32;
-    let wanted = wanted.min(most_after(turn)).max(n);
+    let wanted = Processors(wanted).min(most_after(turn)).max(n);
     turn.add_reason(Reason::Above { e_max: settings.e_max, wanted, expected: turn.expected });
     let growth = wanted.saturating_sub(turn.expected);
     let lost = refill_count(turn);
@@ -26,19 +29,19 @@ pub(super) fn above(turn: &mut DecisionState<'_>, efficiency: f64) {
     if !turn.covers_iteration() && !free {
         return turn.add_reason(Reason::Partial { first });
     }
-    if growth == 0 {
+    if growth.is_zero() {
         if wanted == n {
-            turn.add_reason(Reason::BestSize { nodes: n });
+            turn.add_reason(Reason::BestSize { processors: n });
         }
         renew(turn);
         return;
     }
     let clock = turn.memory.clock_s;
     if let Some(ceiling) = Memory::limit(&turn.memory.ceiling, clock).copied() {
-        let room = ceiling.nodes.saturating_sub(turn.expected);
+        let room = ceiling.processors.saturating_sub(turn.expected);
         if room < growth {
-            let (nodes, for_s) = (ceiling.nodes, ceiling.until_s - clock);
-            turn.add_reason(Reason::NotRepeated { growth: true, nodes, for_s });
+            let (processors, for_s) = (ceiling.processors, ceiling.until_s - clock);
+            turn.add_reason(Reason::NotRepeated { growth: true, processors, for_s });
         }
         return ask(turn, growth.min(room), Aim::Grow);
     }
@@ -49,7 +52,7 @@ pub(super) fn above(turn: &mut DecisionState<'_>, efficiency: f64) {
 /// any is missing.
 pub(super) fn refill(turn: &mut DecisionState<'_>) -> bool {
     let count = refill_count(turn);
-    if count > 0 {
+    if !count.is_zero() {
         ask(turn, count, Aim::Refill);
     } else if turn.memory.refill.is_some() {
         renew(turn); // the replacements are under way
@@ -57,53 +60,67 @@ pub(super) fn refill(turn: &mut DecisionState<'_>) -> bool {
     turn.memory.refill.is_some()
 }
 
-/// Requests the nodes missing to the job's minimum.
+/// Requests the processors missing to the job's minimum. A node of any size that the job may have
+/// fits.
 pub(super) fn up_to_minimum(turn: &mut DecisionState<'_>) {
-    let (expected, min) = (turn.expected, turn.min_nodes());
+    let (expected, min) = (turn.expected, turn.min_processors());
     turn.add_reason(Reason::BelowMinimum { expected, min });
-    ask(turn, min - expected, Aim::Refill);
+    ask_up_to(turn, min.saturating_sub(expected), Processors::MAX, Aim::Refill);
 }
 
-/// Maximum nodes after a decision.
-fn most_after(turn: &DecisionState<'_>) -> u32 {
+/// Maximum processors after a decision.
+fn most_after(turn: &DecisionState<'_>) -> Processors {
     let base = f64::from(turn.all.counted.max(turn.staying));
-    (base * turn.settings.growth_max).floor().min(f64::from(u32::MAX)) as u32
+    Processors((base * turn.settings.growth_max).floor().min(f64::from(u32::MAX)) as u32)
 }
 
-/// Nodes missing to the capacity that ran well: the smaller number of the two by count and by
+/// Processors missing to the capacity that ran well: the smaller number of the two by count and by
 /// speed.
-fn refill_count(turn: &mut DecisionState<'_>) -> u32 {
-    let Some(refill) = turn.memory.refill.clone() else { return 0 };
+fn refill_count(turn: &mut DecisionState<'_>) -> Processors {
+    let Some(refill) = turn.memory.refill.clone() else { return Processors::ZERO };
     let mean = turn.all.mean_speed();
     let expected = turn.expected;
-    let by_number = refill.to.nodes.saturating_sub(expected);
+    let by_number = refill.to.processors.saturating_sub(expected);
     let unmeasured = f64::from(expected.saturating_sub(turn.all.counted));
     let have = turn.all.speed + unmeasured * mean;
     let by_speed = ((refill.to.speed - have) / mean - ROUNDING).ceil().max(0.0);
-    let missing = if by_speed.is_nan() { by_number } else { by_number.min(by_speed as u32) };
-    if missing == 0 {
+    let missing =
+        if by_speed.is_nan() { by_number } else { by_number.min(Processors(by_speed as u32)) };
+    if missing.is_zero() {
         // The replacement ends once the requested nodes have joined.
-        if turn.snapshot.requested == 0 && turn.all.joining == 0 {
+        if turn.snapshot.requested.is_zero() && turn.all.joining.is_zero() {
             turn.memory.refill = None;
             turn.add_reason(Reason::RefillOver { expected, given_up: false });
         }
-        return 0;
+        return Processors::ZERO;
     }
-    turn.add_reason(Reason::Refilling { expected, to: refill.to.nodes, cause: refill.cause });
+    let (to, cause) = (refill.to.processors, refill.cause);
+    turn.add_reason(Reason::Refilling { expected, to, cause });
     missing.min(most_after(turn).saturating_sub(expected))
 }
 
-/// Requests nodes, within the job's maximum, and starts a trial.
-pub(super) fn ask(turn: &mut DecisionState<'_>, count: u32, aim: Aim) {
-    let room = turn.max_nodes().saturating_sub(turn.expected);
+/// Requests processors, within the job's maximum, and starts a trial.
+///
+/// A node with more processors than wanted fits if the predicted efficiency stays at Emin or above.
+/// No limit of growth may be exceeded.
+pub(super) fn ask(turn: &mut DecisionState<'_>, count: Processors, aim: Aim) {
+    let limit = Memory::limit(&turn.memory.ceiling, turn.memory.clock_s);
+    let room =
+        limit.map_or(Processors::MAX, |limit| limit.processors.saturating_sub(turn.expected));
+    let most = usable(turn).saturating_sub(turn.expected).min(room).max(count);
+    ask_up_to(turn, count, most, aim);
+}
+
+fn ask_up_to(turn: &mut DecisionState<'_>, count: Processors, most: Processors, aim: Aim) {
+    let room = turn.max_processors().saturating_sub(turn.expected);
     if room < count {
-        turn.add_reason(Reason::AtMaximum { max: turn.max_nodes() });
+        turn.add_reason(Reason::AtMaximum { max: turn.max_processors() });
     }
     let count = count.min(room);
-    if count == 0 || renew(turn) {
+    if count.is_zero() || renew(turn) {
         return;
     }
-    add_request(turn, count, aim, None);
+    add_request(turn, count, most.min(room), aim, None);
     if turn.is_before_first_iteration() {
         // There is no measurement to compare a prediction with.
         return turn.cool_down();
@@ -116,16 +133,17 @@ pub(super) fn ask(turn: &mut DecisionState<'_>, count: u32, aim: Aim) {
 /// Adds the request without a trial. `min_speed` may be stricter than the learned one.
 pub(super) fn add_request(
     turn: &mut DecisionState<'_>,
-    count: u32,
+    count: Processors,
+    most: Processors,
     aim: Aim,
     min_speed: Option<f64>,
 ) {
     let mut request = turn.requirements();
-    request.count = count;
+    (request.count, request.most) = (count, most);
     if let Some(own) = min_speed {
         request.min_speed = Some(request.min_speed.map_or(own, |learned| learned.max(own)));
     }
-    let fits = turn.fitting(&request).len() as u32;
+    let fits = Processors(turn.fitting(&request).len() as u32);
     let fitting = (!turn.snapshot.offers.is_empty()).then_some(fits);
     turn.add_reason(Reason::Requested { count, aim, fitting });
     let better: Vec<_> =
@@ -150,38 +168,56 @@ pub(super) fn renew(turn: &mut DecisionState<'_>) -> bool {
     late
 }
 
-/// Withdraws all requested nodes that have not arrived.
+/// Withdraws all requested processors that have not arrived.
 pub(super) fn withdraw(turn: &mut DecisionState<'_>, unmet: bool) {
     let count = turn.snapshot.requested;
-    if count > 0 && !turn.actions.iter().any(|a| matches!(a, AdaptationAction::Withdraw { .. })) {
+    if !count.is_zero()
+        && !turn.actions.iter().any(|a| matches!(a, AdaptationAction::Withdraw { .. }))
+    {
         turn.actions.push(AdaptationAction::Withdraw { count });
         turn.add_reason(Reason::Withdrawn { count, unmet });
         turn.memory.requested_since = None;
     }
 }
 
-/// Predicts the effect of `count` more nodes of mean speed.
+/// Average parallelism of the job, and the fraction of time in which its processors work.
 ///
 /// Uses the bound of Eager, Zahorjan and Lazowska (*Speedup versus efficiency in parallel systems*)
 /// as an equality: `e(n) = A / (n + A - 1)`. The average parallelism `A` follows from the current
-/// `e` and `n`. The prediction has at most the current efficiency and at least the current useful
-/// speed.
-fn predict(turn: &DecisionState<'_>, count: u32) -> Prediction {
+/// `e` and `n`. It is absent for one processor, and if none ever waits: the limit is unknown.
+fn parallelism(turn: &DecisionState<'_>) -> (Option<f64>, f64) {
     let all = &turn.all;
-    let (n, speed) = (f64::from(all.counted), all.speed);
-    let nodes = all.counted.saturating_add(count);
-    if all.counted == 0 || speed <= 0.0 || all.max_speed <= 0.0 {
-        return Prediction { nodes, efficiency: 0.0, useful: 0.0 };
+    let busy = (all.useful / all.speed).clamp(0.0, 1.0);
+    let parallelism = busy * (f64::from(all.counted) - 1.0) / (1.0 - busy);
+    (Some(parallelism).filter(|a| *a > 0.0 && a.is_finite()), busy)
+}
+
+/// Greatest size at which the predicted efficiency is at least Emin. Without a known limit of
+/// parallelism it is unbounded: all processors are busy.
+fn usable(turn: &DecisionState<'_>) -> Processors {
+    let (Some(parallelism), _) = parallelism(turn) else { return Processors::MAX };
+    // Efficiency is the busy fraction, weighted by the speeds.
+    let least = turn.settings.e_min * turn.all.max_speed / turn.all.mean_speed();
+    let most = parallelism / least - parallelism + 1.0;
+    // The cast saturates.
+    Processors((most + ROUNDING).floor().max(0.0) as u32)
+}
+
+/// Predicts the effect of `count` more processors of mean speed.
+///
+/// The prediction has at most the current efficiency and at least the current useful speed.
+fn predict(turn: &DecisionState<'_>, count: Processors) -> Prediction {
+    let all = &turn.all;
+    let processors = all.counted.saturating_add(count);
+    if all.counted.is_zero() || all.speed <= 0.0 || all.max_speed <= 0.0 {
+        return Prediction { processors, efficiency: 0.0, useful: 0.0 };
     }
-    let busy = (all.useful / speed).clamp(0.0, 1.0);
-    let new_speed = speed + f64::from(count) * all.mean_speed();
-    let new_efficiency = match (busy * (n - 1.0)) / (1.0 - busy) {
-        parallelism if parallelism > 0.0 && parallelism.is_finite() => {
-            (parallelism / (f64::from(nodes) + parallelism - 1.0)).min(busy)
-        }
-        _ => busy, // one node, or none that ever waits: the limit is unknown
-    };
+    let (parallelism, busy) = parallelism(turn);
+    let new_speed = all.speed + f64::from(count) * all.mean_speed();
+    let new_efficiency = parallelism.map_or(busy, |parallelism| {
+        (parallelism / (f64::from(processors) + parallelism - 1.0)).min(busy)
+    });
     let useful = (new_speed * new_efficiency).max(all.useful);
-    let efficiency = (useful / (f64::from(nodes) * all.max_speed)).min(1.0);
-    Prediction { nodes, efficiency, useful }
+    let efficiency = (useful / (f64::from(processors) * all.max_speed)).min(1.0);
+    Prediction { processors, efficiency, useful }
 }

@@ -4,6 +4,8 @@
 //! It compares useful speed in absolute units, never efficiency, which jumps when the fastest node
 //! joins or leaves.
 
+use springtide_base::processors::Processors;
+
 use super::decision_state::DecisionState;
 use super::memory::{Aim, Capacity, Limit, Measured, Refill, Requirements, Term, Trial, term};
 use super::reason::{QuarantineEndReason, Reason};
@@ -20,12 +22,13 @@ const NOISE: f64 = 0.05;
 pub(super) fn judge(turn: &mut DecisionState<'_>) {
     let Some(mut trial) = turn.memory.trial.take() else { return };
     let age = turn.memory.tick - trial.tick;
-    let waits = turn.snapshot.requested > 0 && age <= u64::from(turn.settings.request_patience);
+    let waits =
+        !turn.snapshot.requested.is_zero() && age <= u64::from(turn.settings.request_patience);
     let settled = age >= 2
         && turn.covers_iteration()
-        && turn.all.counted > 0
-        && turn.all.joining == 0
-        && turn.all.leaving == 0
+        && !turn.all.counted.is_zero()
+        && turn.all.joining.is_zero()
+        && turn.all.leaving.is_zero()
         && turn.snapshot.leaving.is_empty()
         && !waits;
     if settled {
@@ -37,7 +40,7 @@ pub(super) fn judge(turn: &mut DecisionState<'_>) {
     if u64::from(trial.seen) >= turn.settling(turn.settings.check_periods) {
         let seen = f64::from(trial.seen);
         let observed = Measured {
-            nodes: turn.all.counted,
+            processors: turn.all.counted,
             efficiency: trial.efficiency / seen,
             useful: trial.useful / seen,
         };
@@ -66,13 +69,14 @@ fn conclude(turn: &mut DecisionState<'_>, trial: Trial, observed: Measured) {
     let useful = if grew && fell > 1.0 { observed.useful * fell } else { observed.useful };
     let helped = match aim {
         Aim::Grow | Aim::Refill => {
-            let came = f64::from(observed.nodes) - f64::from(before.nodes);
+            let came = f64::from(observed.processors) - f64::from(before.processors);
             if came <= 0.0 {
-                // No node arrived, so the growth was not tried.
+                // None arrived, so the growth was not tried.
                 turn.add_reason(Reason::Unjudged { aim, overtaken: false });
                 return;
             }
-            let asked = f64::from(predicted.nodes.saturating_sub(before.nodes).max(1));
+            let asked = predicted.processors.saturating_sub(before.processors);
+            let asked = f64::from(asked.max(Processors::ONE));
             useful >= before.useful + GAIN * gain * (came / asked).min(1.0)
         }
         Aim::Migrate => useful >= before.useful + GAIN * gain,
@@ -107,7 +111,7 @@ fn conclude(turn: &mut DecisionState<'_>, trial: Trial, observed: Measured) {
         Aim::Grow => {
             limit(turn, true, &before);
             if harm {
-                turn.memory.excess = observed.nodes - before.nodes;
+                turn.memory.excess = observed.processors.saturating_sub(before.processors);
             }
         }
         Aim::Refill => {
@@ -129,9 +133,9 @@ fn conclude(turn: &mut DecisionState<'_>, trial: Trial, observed: Measured) {
     }
 }
 
-/// Speed of the fastest node, the reference of efficiency.
+/// Speed of the fastest processor, the reference of efficiency.
 fn fastest(measured: &Measured) -> f64 {
-    measured.useful / (f64::from(measured.nodes) * measured.efficiency)
+    measured.useful / (f64::from(measured.processors) * measured.efficiency)
 }
 
 /// Raises the weight of the term that chose the nodes if the choice helped, else lowers it.
@@ -158,9 +162,9 @@ fn limit(turn: &mut DecisionState<'_>, growth: bool, before: &Measured) {
     let slot = if growth { &mut turn.memory.ceiling } else { &mut turn.memory.floor };
     let times = slot.map_or(1, |old| old.times.saturating_add(1));
     let for_s = term(times, turn.settings);
-    let (nodes, efficiency) = (before.nodes, before.efficiency);
-    *slot = Some(Limit { nodes, efficiency, until_s: clock + for_s, times });
-    turn.add_reason(Reason::NotRepeated { growth, nodes, for_s });
+    let (processors, efficiency) = (before.processors, before.efficiency);
+    *slot = Some(Limit { processors, efficiency, until_s: clock + for_s, times });
+    turn.add_reason(Reason::NotRepeated { growth, processors, for_s });
 }
 
 /// Revokes the quarantine of nodes that were not the cause, and the requirements learned from them.
@@ -189,15 +193,15 @@ fn acquit(turn: &mut DecisionState<'_>, trial: &Trial) {
 fn undo(turn: &mut DecisionState<'_>, before: &Measured) {
     // If growth to that size was judged harmful, its end should have helped; so that judgement is
     // void.
-    turn.memory.ceiling.take_if(|ceiling| ceiling.nodes < before.nodes);
-    let nodes = before.nodes.saturating_sub(turn.expected);
-    if nodes == 0 {
+    turn.memory.ceiling.take_if(|ceiling| ceiling.processors < before.processors);
+    let processors = before.processors.saturating_sub(turn.expected);
+    if processors.is_zero() {
         return;
     }
-    let speed = f64::from(before.nodes) * turn.all.mean_speed();
-    let to = Capacity { nodes: before.nodes, speed };
+    let speed = f64::from(before.processors) * turn.all.mean_speed();
+    let to = Capacity { processors: before.processors, speed };
     let cause = super::decision::RemovalCause::Surplus;
     let tick = turn.memory.tick;
     turn.memory.refill = Some(Refill { to, cause, undo: true, tick });
-    turn.add_reason(Reason::Undone { nodes });
+    turn.add_reason(Reason::Undone { processors });
 }

@@ -314,7 +314,7 @@ mod tests {
     use proptest::prelude::*;
     use springtide_base::id::NodeId;
 
-    use super::super::case::{PolicyTestJob, WorkerGroup, cluster_removed, text};
+    use super::super::case::{PolicyTestJob, text};
     use super::super::decision::AdaptationAction;
     use super::super::snapshot::NodeOffer;
     use super::super::{Decision, QuarantineEntry, RootNode};
@@ -341,7 +341,7 @@ mod tests {
         );
         let offer = (1u32..9, number(), prop::option::of(0.0..50.0)).prop_map(
             |(free, bandwidth, measured_s)| NodeOffer {
-                free,
+                free: free.into(),
                 bandwidth: measured_s.and(bandwidth),
                 measured_s,
                 ..NodeOffer::default()
@@ -416,28 +416,16 @@ mod tests {
         decision.actions.contains(&AdaptationAction::Measure { cluster: cluster.into() })
     }
 
-    /// A job that has removed cluster b for its link.
-    fn without_b() -> PolicyTestJob {
-        let groups = [WorkerGroup("a", 10, 1.0, 0.55, 0.01), WorkerGroup("b", 4, 1.0, 0.95, 0.9)];
-        let mut case = PolicyTestJob::of(&groups);
-        case.uplink("b", 1e5);
-        case.each(|w| w.overhead = w.overhead.max(0.8));
-        let decision = case.decide();
-        assert_eq!(cluster_removed(&decision), Some("b"), "{}", text(&decision));
-        case.obey(&decision, 1.0);
-        case.snapshot.links.clear();
-        case.each(|w| (w.overhead, w.overhead_inter) = (0.3, 0.01));
-        case
-    }
-
     /// Found in the paper's scenario 4 with its own period: the root moved between the measurement
     /// and the end of the term, and the cluster was taken again.
     #[test]
     fn a_term_is_renewed_although_a_successor_has_not_measured() {
         for succession in [false, true] {
-            let mut case = without_b();
+            let mut case = PolicyTestJob::without_b();
             let b = ClusterId::from("b");
-            case.snapshot.offers.insert(b.clone(), NodeOffer { free: 4, ..NodeOffer::default() });
+            case.snapshot
+                .offers
+                .insert(b.clone(), NodeOffer { free: 4.into(), ..NodeOffer::default() });
             let mut explanation = String::new();
             for _ in 1..=40 {
                 let decision = case.decide();
@@ -457,14 +445,16 @@ mod tests {
 
     #[test]
     fn a_cluster_is_measured_before_it_is_tried_again() {
-        let mut case = without_b();
+        let mut case = PolicyTestJob::without_b();
         let b = ClusterId::from("b");
         // No node of b is free until its term ends.
         let end = case.memory.quarantine[0].until_s;
         while case.memory.clock_s + case.snapshot.period_s < end {
             case.decide();
         }
-        case.snapshot.offers.insert(b.clone(), NodeOffer { free: 4, ..NodeOffer::default() });
+        case.snapshot
+            .offers
+            .insert(b.clone(), NodeOffer { free: 4.into(), ..NodeOffer::default() });
         let decision = case.decide();
         assert!(measures(&decision, "b"), "{}", text(&decision));
         assert!(case.memory.keeps_out(&b, None, &case.settings));
@@ -477,9 +467,9 @@ mod tests {
 
     #[test]
     fn unknown_links_are_measured_once_a_minimum_is_known() {
-        let mut case = without_b();
+        let mut case = PolicyTestJob::without_b();
         let c = ClusterId::from("c");
-        let offer = NodeOffer { free: 4, ..NodeOffer::default() };
+        let offer = NodeOffer { free: 4.into(), ..NodeOffer::default() };
         case.snapshot.offers.insert(c.clone(), offer);
         let decision = case.decide();
         assert!(measures(&decision, "c"), "{}", text(&decision));

@@ -7,7 +7,9 @@
 
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, NodeId};
+use springtide_base::processors::Processors;
 
+use super::aggregate::is_default;
 use super::decision::{Prediction, RemovalCause};
 use super::links::LinkMemory;
 use super::settings::{AdaptationSettings, Weights};
@@ -49,7 +51,7 @@ pub struct QuarantineEntry {
     pub tick: u64,
     /// End of the term, on the policy's own clock, in seconds.
     pub until_s: f64,
-    /// Speed of the node or bandwidth of the cluster (bytes per second) at the removal, where
+    /// Speed of the node's processors or bandwidth of the cluster (bytes/s) at the removal, where
     /// known. For a cluster without one, the first measurement after the removal.
     pub measured: Option<f64>,
     /// Time of the removal or of the last measurement of the link, on the policy's own clock.
@@ -64,9 +66,10 @@ pub struct QuarantineEntry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Capacity {
-    /// Number of its nodes.
-    pub nodes: u32,
-    /// Sum of its nodes' speeds.
+    /// Number of its processors.
+    #[serde(alias = "nodes")]
+    pub processors: Processors,
+    /// Sum of its processors' speeds.
     pub speed: f64,
 }
 
@@ -89,8 +92,9 @@ pub struct Refill {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Measured {
-    /// Number of counted nodes.
-    pub nodes: u32,
+    /// Number of counted processors.
+    #[serde(alias = "nodes")]
+    pub processors: Processors,
     /// Weighted average efficiency, 0 to 1.
     pub efficiency: f64,
     /// Useful speed: work units per second.
@@ -140,8 +144,8 @@ pub struct Trial {
     pub prediction: Prediction,
     /// Useful speed of the removed nodes at their removal.
     pub lost: f64,
-    /// Number of removed nodes.
-    pub removed: u32,
+    /// Number of removed processors.
+    pub removed: Processors,
     /// The badness term that decided the choice.
     pub term: Option<Term>,
     /// Learned requirements at the decision, to revert to.
@@ -164,15 +168,16 @@ pub struct Requirements {
     /// Minimum bytes per second between a cluster and the others: above the bandwidth of a cluster
     /// removed for its link.
     pub min_bandwidth: Option<f64>,
-    /// Minimum speed of a node: above the speed of nodes removed as slow.
+    /// Minimum speed of a processor: above the speed of those removed as slow.
     pub min_speed: Option<f64>,
 }
 
 /// A size that was tried and did not help.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
-    /// Number of nodes at the limit.
-    pub nodes: u32,
+    /// Number of processors at the limit.
+    #[serde(alias = "nodes")]
+    pub processors: Processors,
     /// Efficiency at the attempt.
     pub efficiency: f64,
     /// Time until which it is not tried again, on the policy's own clock.
@@ -200,8 +205,8 @@ pub struct RootMove {
 pub struct Migration {
     /// Nodes to be replaced.
     pub victims: Vec<NodeId>,
-    /// Number of staying nodes at its start.
-    pub base: u32,
+    /// Number of staying processors at its start.
+    pub base: Processors,
     /// Tick of the decision that requested it.
     pub tick: u64,
     /// State at the decision.
@@ -237,11 +242,6 @@ pub struct RecentObservations {
 }
 
 impl RecentObservations {
-    /// Whether a successor would lose nothing without them.
-    fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// Records the death of a member that was not ordered to leave.
     pub fn crashed(&mut self, node: &NodeId, cluster: &ClusterId) {
         self.count += 1;
@@ -291,6 +291,7 @@ pub struct Memory {
     /// Number of decisions, over all epochs.
     pub tick: u64,
     /// The job's iterations, where it reports any.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub iterations: Option<Iterations>,
     /// Periods in an iteration. Statistics over this number represent the job; over fewer, a phase
     /// of it.
@@ -306,7 +307,7 @@ pub struct Memory {
     pub clock_s: f64,
     /// The learned coefficients of badness.
     pub weights: Weights,
-    /// Speed of the fastest worker in the last period.
+    /// Speed of the fastest processor in the last period.
     pub max_speed: Option<f64>,
     /// Learned requirements of the application.
     pub requirements: Requirements,
@@ -316,7 +317,7 @@ pub struct Memory {
     #[serde(skip_serializing_if = "LinkMemory::is_empty")]
     pub links: LinkMemory,
     /// Observations since the last decision.
-    #[serde(skip_serializing_if = "RecentObservations::is_empty")]
+    #[serde(skip_serializing_if = "is_default")]
     pub recent: RecentObservations,
     /// Last measured state of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -349,8 +350,8 @@ pub struct Memory {
     /// Move of the root under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub root_move: Option<RootMove>,
-    /// Nodes added by harmful growth: the same number of the worst is to be removed.
-    pub excess: u32,
+    /// Processors added by harmful growth: the same number of the worst is to be removed.
+    pub excess: Processors,
     /// A bad node that stayed only because it held the root, and holds it no more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending_removal: Option<NodeId>,
@@ -366,12 +367,8 @@ pub struct Memory {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub doubt: Option<Doubt>,
     /// Number of orders to measure all speeds again.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub measurements: u32,
-}
-
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 impl Default for Memory {
@@ -381,7 +378,7 @@ impl Default for Memory {
 }
 
 impl QuarantineEntry {
-    /// Whether the current measurement ends the term. `now` is a node's speed, or a cluster's
+    /// Whether the current measurement ends the term. `now` is a processor's speed, or a cluster's
     /// bandwidth in bytes per second. `factor` is [`AdaptationSettings::better_factor`].
     pub fn is_better(&self, now: Option<f64>, factor: f64) -> bool {
         now.zip(self.measured).is_some_and(|(now, then)| is_rate(now) && now >= factor * then)
@@ -441,7 +438,7 @@ impl Memory {
             ceiling: None,
             floor: None,
             root_move: None,
-            excess: 0,
+            excess: Processors::ZERO,
             pending_removal: None,
             migration: None,
             migrate_after_s: 0.0,

@@ -2,10 +2,11 @@
 //! its cost (the paper's section 3.3 and future work).
 //!
 //! It takes two steps, so that capacity never falls. First better nodes are requested. When they
-//! have joined and passed their grace, the same number of the worst nodes leaves. A job at its
+//! have joined and passed their grace, worse nodes with as many processors leave. A job at its
 //! maximum does not migrate this way, since nodes would have to leave first.
 
 use springtide_base::id::NodeId;
+use springtide_base::processors::Processors;
 
 use super::decision::{AdaptationAction, Prediction, RemovalCause};
 use super::decision_state::DecisionState;
@@ -20,8 +21,9 @@ use super::snapshot::is_rate;
 pub(super) fn proceed(turn: &mut DecisionState<'_>) -> bool {
     let Some(migration) = turn.memory.migration.clone() else { return false };
     let age = turn.memory.tick - migration.tick;
-    let arriving = turn.snapshot.requested > 0 && age < u64::from(turn.settings.request_patience);
-    let warming = turn.all.joining > 0 && age < turn.patience();
+    let arriving =
+        !turn.snapshot.requested.is_zero() && age < u64::from(turn.settings.request_patience);
+    let warming = !turn.all.joining.is_zero() && age < turn.patience();
     if arriving || warming {
         turn.add_reason(Reason::MoveUnderWay { victims: migration.victims.len() as u32 });
         return true;
@@ -29,13 +31,16 @@ pub(super) fn proceed(turn: &mut DecisionState<'_>) -> bool {
     turn.memory.migration = None;
     grow::withdraw(turn, false);
     let came = turn.staying.saturating_sub(migration.base);
-    let may = turn.staying.saturating_sub(turn.min_nodes()).min(came) as usize;
+    let may = turn.staying.saturating_sub(turn.min_processors()).min(came);
+    let mut gone = Processors::ZERO;
     let mut nodes = Vec::new();
     let mut lost = 0.0;
     for named in turn.clusters.values().flat_map(|c| &c.worst) {
         let node = &named.node;
-        let free = !turn.holds_root(node) && !turn.snapshot.leaving.contains(node);
-        if nodes.len() < may && free && migration.victims.contains(node) {
+        let free = !turn.holds_root(node) && !turn.snapshot.leaving.contains_key(node);
+        let with = gone.saturating_add(named.processors);
+        if with <= may && free && migration.victims.contains(node) {
+            gone = with;
             nodes.push(node.clone());
             lost += named.useful();
         }
@@ -46,19 +51,19 @@ pub(super) fn proceed(turn: &mut DecisionState<'_>) -> bool {
         return true;
     }
     // Scales the prediction by the fraction of nodes that arrived.
-    let gone = nodes.iter().collect();
-    let max_speed = shrink::fastest_without(turn, &gone);
+    let names = nodes.iter().collect();
+    let max_speed = shrink::fastest_without(turn, &names);
     let (before, meant) = (migration.before, migration.prediction);
     let share = nodes.len() as f64 / migration.victims.len().max(1) as f64;
     let useful = before.useful + (meant.useful - before.useful) * share.min(1.0);
-    let staying = turn.all.counted.saturating_sub(nodes.len() as u32);
+    let staying = turn.all.counted.saturating_sub(gone);
     let most = f64::from(staying) * max_speed;
     let efficiency = if most > 0.0 { (useful / most).min(1.0) } else { 0.0 };
-    let prediction = Prediction { nodes: staying, efficiency, useful };
+    let prediction = Prediction { processors: staying, efficiency, useful };
     let mut trial = turn.trial(Aim::Migrate, prediction);
     trial.before = migration.before;
     trial.lost = lost;
-    trial.removed = nodes.len() as u32;
+    trial.removed = gone;
     let (weights, max) = (turn.memory.weights, turn.all.max_speed);
     let all = turn.clusters.iter().flat_map(|(id, c)| c.worst.iter().map(move |w| (*id, w)));
     let reasons: Vec<Reason> = all
@@ -66,8 +71,9 @@ pub(super) fn proceed(turn: &mut DecisionState<'_>) -> bool {
         .map(|(cluster, named)| Reason::NodeRemoved {
             node: named.node.clone(),
             cluster: cluster.clone(),
+            processors: named.processors,
             cause: RemovalCause::Replaced,
-            speed_term: weights.alpha * max / named.speed,
+            speed_term: weights.alpha * max / named.processor_speed(),
             link_term: weights.beta * named.inter,
             cluster_term: 0.0,
         })
@@ -82,42 +88,48 @@ pub(super) fn proceed(turn: &mut DecisionState<'_>) -> bool {
 pub(super) fn consider(turn: &mut DecisionState<'_>) {
     let settings = turn.settings;
     let busy_with_last =
-        turn.memory.trial.is_some() || turn.all.joining > 0 || turn.all.leaving > 0;
+        turn.memory.trial.is_some() || !turn.all.joining.is_zero() || !turn.all.leaving.is_zero();
     let early = turn.memory.clock_s < turn.memory.migrate_after_s || !turn.covers_iteration();
-    if !settings.migrate || busy_with_last || early || turn.snapshot.requested > 0 {
+    if !settings.migrate || busy_with_last || early || !turn.snapshot.requested.is_zero() {
         return;
     }
-    let room = turn.max_nodes().saturating_sub(turn.expected).min(turn.all.counted);
+    let room = turn.max_processors().saturating_sub(turn.expected).min(turn.all.counted);
     // Without room for both, the old nodes leave first. So they must be slow in themselves.
-    let in_turn = room == 0;
-    let most = if in_turn { turn.staying.saturating_sub(turn.min_nodes()) } else { room } as usize;
-    let mut old: Vec<(f64, &NodeId)> = Vec::new();
+    let in_turn = room.is_zero();
+    let spare = turn.staying.saturating_sub(turn.min_processors());
+    let most = if in_turn { spare } else { room };
+    let mut old: Vec<(f64, &NodeId, Processors)> = Vec::new();
     for named in turn.clusters.values().flat_map(|c| &c.worst) {
         let stays = turn.holds_root(&named.node) || in_turn && !shrink::is_slow(turn, named);
-        if !stays && !turn.snapshot.leaving.contains(&named.node) {
-            old.push((named.effective(), &named.node));
+        if !stays && !turn.snapshot.leaving.contains_key(&named.node) {
+            old.push((named.effective(), &named.node, named.processors));
         }
     }
     old.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)));
-    // A node of unknown speed is not known to be better.
+    // A processor of unknown speed is not known to be better.
     let offered = turn.fitting(&turn.requirements());
     let through = |(id, speed): (_, Option<f64>)| Some(speed? * (1.0 - turn.inter_of(id)));
     let mut new: Vec<f64> = offered.into_iter().filter_map(through).collect();
     new.sort_by(|a, b| b.total_cmp(a));
-    let pairs: Vec<_> = old
-        .iter()
-        .zip(&new)
-        .take(most)
-        .take_while(|((old, _), new)| **new >= settings.migrate_factor * *old)
-        .collect();
-    let Some(((slowest_old, _), slowest_new)) = pairs.last().map(|(old, new)| (**old, **new))
-    else {
-        return;
-    };
-    let count = pairs.len() as u32;
-    let gained: f64 = pairs.iter().map(|((old, _), new)| **new - *old).sum();
-    let joins: f64 = pairs.iter().map(|(_, new)| **new).sum();
-    let victims: Vec<NodeId> = pairs.iter().map(|((_, node), _)| (*node).clone()).collect();
+    // Each processor of a victim needs a better one in its place.
+    let mut free = new.iter().copied();
+    let mut victims: Vec<NodeId> = Vec::new();
+    let mut count = Processors::ZERO;
+    let (mut gained, mut joins, mut slowest) = (0.0, 0.0, None);
+    for (own, node, processors) in old {
+        let with = count.saturating_add(processors);
+        let places: Vec<f64> = free.by_ref().take(processors.get() as usize).collect();
+        let better = places.iter().all(|&new| new >= settings.migrate_factor * own);
+        if with > most || places.len() < processors.get() as usize || !better {
+            break;
+        }
+        count = with;
+        victims.push(node.clone());
+        for new in places {
+            (gained, joins, slowest) = (gained + (new - own), joins + new, Some((own, new)));
+        }
+    }
+    let Some((slowest_old, slowest_new)) = slowest else { return };
     // Working time shrinks with the gained speed; waiting time stays. Moving costs the first
     // seconds of the new nodes. The rest is as long as the job reports, else as the elapsed time:
     // long runs tend to last.
@@ -139,11 +151,12 @@ pub(super) fn consider(turn: &mut DecisionState<'_>) {
         return shrink::make_room(turn, count);
     }
     let least = (settings.migrate_factor * slowest_old).min(slowest_new);
-    grow::add_request(turn, count, Aim::Migrate, Some(least));
+    let most = count.saturating_mul(2).saturating_sub(Processors::ONE).min(room);
+    grow::add_request(turn, count, most, Aim::Migrate, Some(least));
     let (counted, max) = (f64::from(turn.all.counted), turn.all.max_speed.max(new[0]));
     let useful = busy * new_speed;
     let efficiency = (useful / (counted * max)).min(1.0);
-    let prediction = Prediction { nodes: turn.all.counted, efficiency, useful };
+    let prediction = Prediction { processors: turn.all.counted, efficiency, useful };
     turn.memory.migration = Some(Migration {
         victims,
         base: turn.staying,

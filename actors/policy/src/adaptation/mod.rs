@@ -10,10 +10,11 @@
 //! # The rules
 //!
 //! **Measurement**
-//! 1. Weighted average efficiency is `1/n * sum speed_i * (1 - overhead_i)` over `n` terms (the
-//!    paper's sum from 0 to n is a slip, B6.3). Speeds are relative to the fastest *present*
-//!    worker. Sums are exact, so the sum over clusters equals the flat formula. A worker that
-//!    reports but has not worked yet counts as idle, with its cluster's mean speed. For a job that
+//! 1. Weighted average efficiency is `1/n * sum speed_i * (1 - overhead_i)` over `n` processors
+//!    (the paper's sum from 0 to n is a slip, B6.3). A processor is a compute thread of a worker.
+//!    Speeds are relative to the fastest *present* processor. All sizes, bounds, requests and
+//!    offers count processors. A node whose number is unknown counts as one processor. Sums are
+//!    exact, so the sum over clusters equals the flat formula. A worker that reports but has not worked yet counts as idle, with its cluster's mean speed. For a job that
 //!    reports its iterations, overheads are means over one iteration, since the phases of an
 //!    iteration differ. Judgements wait for a whole iteration. Until the first one ends, the job
 //!    grows at most once and does not shrink.
@@ -33,13 +34,17 @@
 //!
 //! **Size** (B6.1)
 //! 6. Above Emax: the job grows to the size that brings efficiency to the middle of the band if the
-//!    useful capacity stayed the same. The size is rounded down and at most doubles. Nodes under
-//!    way count: those joining, and those requested according to the *scheduler* (lost requests are
+//!    useful capacity stayed the same. The size is rounded down and at most doubles. Processors
+//!    under way count: those joining, and those requested according to the *scheduler* (lost requests are
 //!    repeated, C23, C29). If one more node would leave the band, the job does not grow: small jobs
 //!    would oscillate.
 //! 7. Below Emin: the job shrinks by the same formula, at most to half. It shrinks only after
 //!    several bad periods in a row (C21, C22). Outstanding requests are withdrawn first: one
 //!    decision never both grows and shrinks (C21).
+//!    Nodes are chosen so that their processors fit the wanted number. A greater node joins if the
+//!    size comes nearer to the wanted one. If no other fits, it joins where the predicted
+//!    efficiency stays at Emin or above. A greater healthy node leaves only if the size comes nearer
+//!    to the wanted one. The worst bad node leaves in any case, as far as the minimum permits.
 //! 8. After a removal for cause or a crash, while efficiency is above Emin: the job grows up to the
 //!    last good capacity, else the first one (B6.2). The paper's text adds nodes above Emax = 0.5
 //!    only. Yet its scenarios 2, 3 (35 %) and 5 (30 %) add nodes, and 4 (40 %) does not: no rule
@@ -124,6 +129,8 @@ mod tests_open_points;
 #[cfg(test)]
 mod tests_phases;
 #[cfg(test)]
+mod tests_processors;
+#[cfg(test)]
 mod tests_properties;
 #[cfg(test)]
 mod tests_scenarios;
@@ -135,8 +142,8 @@ mod tests_traps;
 use std::collections::BTreeSet;
 
 pub use aggregate::{
-    ClusterAggregate, FastestWorker, IdleWorkers, JobAggregate, RatedWorker, SharedParameters,
-    Uplink,
+    ClusterAggregate, FastestWorker, IdleWorker, IdleWorkers, JobAggregate, RatedWorker,
+    SharedParameters, Uplink,
 };
 pub use decision::{AdaptationAction, Decision, Flag, Prediction, RemovalCause, SchedulerRequest};
 pub use explain::{
@@ -151,7 +158,9 @@ pub use memory::{
 pub use number::ExactSum;
 pub use reason::{Evidence, QuarantineEndReason, Reason, RootMoveReason, StayReason};
 pub use settings::{AdaptationSettings, Contradiction, Contradictions, JobBounds, Weights};
-pub use snapshot::{Crash, JobProgress, LinkEstimate, Mode, NodeOffer, RootNode, Snapshot};
+pub use snapshot::{
+    Crash, JobProgress, LinkEstimate, Mode, NodeOffer, OfferedNode, RootNode, Snapshot,
+};
 pub use worker::{Field, ImplausibleValue, WorkerHistory, WorkerStats};
 
 use decision_state::DecisionState;
@@ -202,7 +211,7 @@ pub fn decide(
     (observed.doubt, observed.measurements) = (turn.memory.doubt, turn.memory.measurements);
     let mut decision = Decision {
         efficiency: turn.all.efficiency(),
-        nodes: turn.all.counted,
+        processors: turn.all.counted,
         actions: turn.actions,
         withheld: Vec::new(),
         prediction: turn.prediction,
@@ -232,16 +241,16 @@ fn fence(snapshot: &Snapshot, memory: &Memory) -> Option<Reason> {
 /// Applies the rules in their order; the first that applies decides the size.
 fn choose(turn: &mut DecisionState<'_>) {
     let leaving = &turn.snapshot.leaving;
-    if turn.snapshot.root.as_ref().is_some_and(|root| leaving.contains(&root.node)) {
+    if turn.snapshot.root.as_ref().is_some_and(|root| leaving.contains_key(&root.node)) {
         turn.move_root(RootMoveReason::Leaving, &BTreeSet::new(), None);
     }
-    if turn.expected < turn.min_nodes() {
+    if turn.expected < turn.min_processors() {
         return grow::up_to_minimum(turn);
     }
-    if turn.staying < turn.min_nodes() && grow::renew(turn) {
+    if turn.staying < turn.min_processors() && grow::renew(turn) {
         return;
     }
-    if turn.staying > turn.max_nodes() {
+    if turn.staying > turn.max_processors() {
         return shrink::down_to_maximum(turn);
     }
     let Some(efficiency) = turn.all.efficiency() else {
@@ -277,7 +286,7 @@ fn choose(turn: &mut DecisionState<'_>) {
     }
     if efficiency > e_max {
         grow::above(turn, efficiency);
-        if turn.expected >= turn.max_nodes() {
+        if turn.expected >= turn.max_processors() {
             migrate::consider(turn);
         }
         return;

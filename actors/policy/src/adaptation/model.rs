@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use springtide_base::id::{ClusterId, Epoch, NodeId};
+use springtide_base::processors::{Processors, select_nodes};
 
 use super::*;
 
@@ -16,6 +17,8 @@ use super::*;
 #[derive(Clone, Debug)]
 pub struct ToyNode {
     pub cluster: ClusterId,
+    pub processors: Processors,
+    /// Speed of one processor.
     pub speed: f64,
     /// External load: divides the speed.
     pub load: f64,
@@ -54,8 +57,8 @@ pub struct PolicyWorld {
     pub epoch: Epoch,
     pub period: u64,
     pub root: NodeId,
-    pub min_nodes: u32,
-    pub max_nodes: Option<u32>,
+    pub min_processors: u32,
+    pub max_processors: Option<u32>,
     /// Relative error of measurements: half is common to all nodes in a period, half individual.
     pub noise: f64,
     pub seed: u64,
@@ -68,7 +71,7 @@ pub struct PolicyWorld {
     pub measured: BTreeMap<ClusterId, u64>,
     histories: BTreeMap<NodeId, WorkerHistory>,
     pub log: Vec<LoggedDecision>,
-    /// Number of nodes and iteration time, by period.
+    /// Number of processors and iteration time, by period.
     pub series: Vec<(u32, f64)>,
 }
 
@@ -86,8 +89,14 @@ impl PolicyWorld {
                 } else {
                     ToyNodeState::Pool
                 };
-                let node =
-                    ToyNode { cluster: cluster.into(), speed: 1.0, load: 1.0, state, free: true };
+                let node = ToyNode {
+                    cluster: cluster.into(),
+                    processors: Processors::ONE,
+                    speed: 1.0,
+                    load: 1.0,
+                    state,
+                    free: true,
+                };
                 nodes.insert(format!("{cluster}-{i:02}").as_str().into(), node);
             }
         }
@@ -113,8 +122,8 @@ impl PolicyWorld {
             epoch: Epoch(1),
             period: 0,
             root,
-            min_nodes: 1,
-            max_nodes: None,
+            min_processors: 1,
+            max_processors: None,
             noise: 0.0,
             seed: 1,
             blind: false,
@@ -147,16 +156,18 @@ impl PolicyWorld {
         self.crashes.extend(crashes);
     }
 
+    /// Processors of the members.
     pub fn members(&self) -> u32 {
-        self.nodes.values().filter(|n| matches!(n.state, ToyNodeState::Member { .. })).count()
-            as u32
+        let members =
+            self.nodes.values().filter(|n| matches!(n.state, ToyNodeState::Member { .. }));
+        members.map(|n| n.processors).sum::<Processors>().get()
     }
 
     pub fn members_of(&self, cluster: &str) -> u32 {
         let cluster: ClusterId = cluster.into();
         let member =
             |n: &&ToyNode| matches!(n.state, ToyNodeState::Member { .. }) && n.cluster == cluster;
-        self.nodes.values().filter(member).count() as u32
+        self.nodes.values().filter(member).map(|n| n.processors).sum::<Processors>().get()
     }
 
     fn working(&self) -> impl Iterator<Item = (&NodeId, &ToyNode)> {
@@ -171,9 +182,11 @@ impl PolicyWorld {
         let mut capacity: BTreeMap<ClusterId, f64> = BTreeMap::new();
         let (mut slowness, mut n) = (0.0, 0.0);
         for (_, node) in self.working() {
-            *capacity.entry(node.cluster.clone()).or_default() += node.speed / node.load;
-            slowness += node.load / node.speed;
-            n += 1.0;
+            let processors = f64::from(node.processors);
+            let speed = node.speed / node.load * processors;
+            *capacity.entry(node.cluster.clone()).or_default() += speed;
+            slowness += node.load / node.speed * processors;
+            n += processors;
         }
         let all: f64 = capacity.values().sum();
         let exchange: BTreeMap<ClusterId, f64> = capacity
@@ -218,7 +231,8 @@ impl PolicyWorld {
             let inter = waits[&node.cluster].min(1.0 - busy);
             let report = WorkerStats {
                 node: id.clone(),
-                speed: Some(node.speed / node.load),
+                threads: node.processors.get(),
+                speed: Some(node.speed / node.load * f64::from(node.processors)),
                 speed_error: 0.05,
                 overhead: 1.0 - busy,
                 overhead_inter: inter,
@@ -244,17 +258,24 @@ impl PolicyWorld {
         for (id, node) in &self.nodes {
             if node.state == ToyNodeState::Pool && node.free {
                 let offer = offers.entry(node.cluster.clone()).or_default();
-                offer.free += 1;
+                offer.smallest = match offer.smallest {
+                    Processors::ZERO => node.processors,
+                    smallest => smallest.min(node.processors),
+                };
+                offer.free = offer.free.saturating_add(node.processors);
                 offer.bandwidth = Some(self.uplinks[&node.cluster]);
                 let measured = self.measured.get(&node.cluster);
                 let age = measured.map(|at| (self.period - at) as f64 * self.settings.period_s);
                 offer.measured_s = age;
                 if !self.blind {
-                    offer.nodes.insert(id.clone(), node.speed / node.load);
+                    let (processors, speed) = (node.processors, node.speed / node.load);
+                    offer.nodes.insert(id.clone(), OfferedNode { processors, speed });
                 }
             }
         }
-        let coming = self.nodes.values().filter(|n| n.state == ToyNodeState::Coming).count() as u32;
+        let coming = self.nodes.values().filter(|n| n.state == ToyNodeState::Coming);
+        let coming: Processors = coming.map(|n| n.processors).sum();
+        let open: Processors = self.open.iter().map(|request| request.count).sum();
         let leaving = self.nodes.iter().filter(|(_, n)| n.state == ToyNodeState::Leaving);
         Snapshot {
             epoch: self.epoch,
@@ -269,10 +290,10 @@ impl PolicyWorld {
                 node: self.root.clone(),
                 cluster: self.nodes[&self.root].cluster.clone(),
             }),
-            min_nodes: self.min_nodes,
-            max_nodes: self.max_nodes,
-            requested: coming + self.open.iter().map(|r| r.count).sum::<u32>(),
-            leaving: leaving.map(|(id, _)| id.clone()).collect(),
+            min_processors: self.min_processors.into(),
+            max_processors: self.max_processors.map(Processors),
+            requested: coming.saturating_add(open),
+            leaving: leaving.map(|(id, node)| (id.clone(), node.processors)).collect(),
             crashes: std::mem::take(&mut self.crashes),
             links: Vec::new(),
             offers,
@@ -309,14 +330,17 @@ impl PolicyWorld {
                 })
                 .collect();
             free.sort();
-            let granted: Vec<NodeId> =
-                free.iter().take(request.count as usize).map(|(_, _, id)| (*id).clone()).collect();
-            request.count -= granted.len() as u32;
+            let sizes = free.iter().map(|(_, _, id)| self.nodes[*id].processors);
+            let selected = select_nodes(sizes, request.count, request.most.max(request.count));
+            let granted: Vec<NodeId> = selected.into_iter().map(|at| free[at].2.clone()).collect();
             for id in granted {
-                self.nodes.get_mut(&id).expect("it is of the pool").state = ToyNodeState::Coming;
+                let node = self.nodes.get_mut(&id).expect("it is of the pool");
+                node.state = ToyNodeState::Coming;
+                request.count = request.count.saturating_sub(node.processors);
+                request.most = request.most.saturating_sub(node.processors);
             }
         }
-        self.open.retain(|request| request.count > 0);
+        self.open.retain(|request| !request.count.is_zero());
     }
 
     fn apply(&mut self, action: &AdaptationAction) {
@@ -427,48 +451,49 @@ pub fn check(inputs: &Inputs, decision: &Decision) {
     assert!(!(up && down), "up and down at once: {decision:?}");
     let root = snapshot.root.as_ref();
     let sound = |c: &&ClusterAggregate| c.is_sound();
-    let sum = |all: &mut dyn Iterator<Item = u32>| all.fold(0u32, u32::saturating_add);
     let members = |(id, c): (&ClusterId, &ClusterAggregate)| {
-        let members = snapshot.members.get(id).copied().unwrap_or(u32::MAX);
+        let members = snapshot.members.get(id).copied().unwrap_or(Processors::MAX);
         c.staying().min(members)
     };
-    let present = sum(&mut snapshot.clusters.iter().map(members));
-    let known: BTreeSet<&NodeId> = snapshot
+    let present: Processors = snapshot.clusters.iter().map(members).sum();
+    let known: BTreeMap<&NodeId, Processors> = snapshot
         .clusters
         .values()
         .filter(sound)
         .flat_map(|c| {
-            let measured = c.worst.iter().chain(&c.best).map(|named| &named.node);
-            measured.chain(c.idle.named.iter().map(|(node, _)| node))
+            let measured =
+                c.worst.iter().chain(&c.best).map(|named| (&named.node, named.processors));
+            measured.chain(c.idle.named.iter().map(|idle| (&idle.node, idle.processors)))
         })
         .collect();
-    let mut gone = 0;
+    let mut gone = Processors::ZERO;
     let mut seen = BTreeSet::new();
     for action in all() {
         match action {
             AdaptationAction::Request(request) => {
-                assert!(request.count > 0);
-                let asked =
-                    present.saturating_add(snapshot.requested).saturating_add(request.count);
-                let flagged = sum(&mut snapshot.clusters.values().map(|c| c.leaving));
-                let unflagged = (snapshot.leaving.len() as u32).saturating_sub(flagged);
-                let most = snapshot.max_nodes.unwrap_or(u32::MAX).max(1);
+                assert!(!request.count.is_zero() && request.most >= request.count);
+                let asked = present.saturating_add(snapshot.requested).saturating_add(request.most);
+                let flagged = snapshot.clusters.values().map(|c| c.leaving).sum();
+                let unflagged = snapshot.leaving.values().copied().sum::<Processors>();
+                let unflagged = unflagged.saturating_sub(flagged);
+                let most = snapshot.max_processors.unwrap_or(Processors::MAX).max(Processors::ONE);
                 assert!(asked.saturating_sub(unflagged) <= most, "above the maximum: {decision:?}");
                 for rate in [request.min_speed, request.min_bandwidth].into_iter().flatten() {
                     assert!(rate.is_finite() && rate >= 0.0);
                 }
-                assert!(snapshot.leaving.is_subset(&request.avoid_nodes));
+                assert!(snapshot.leaving.keys().all(|node| request.avoid_nodes.contains(node)));
             }
             AdaptationAction::Withdraw { count } => assert_eq!(*count, snapshot.requested),
             AdaptationAction::Remove { nodes, .. } => {
                 assert!(!nodes.is_empty());
                 for node in nodes {
                     assert!(seen.insert(node.clone()), "{node} goes twice");
-                    assert!(known.contains(node), "{node} is not known");
-                    assert!(!snapshot.leaving.contains(node), "{node} leaves already");
+                    assert!(known.contains_key(node), "{node} is not known");
+                    assert!(!snapshot.leaving.contains_key(node), "{node} leaves already");
                     assert!(root.is_none_or(|root| root.node != *node), "the root's node goes");
                 }
-                gone += nodes.len() as u32;
+                let processors = nodes.iter().map(|node| known[node]).sum();
+                gone = gone.saturating_add(processors);
             }
             AdaptationAction::RemoveCluster { cluster, .. } => {
                 assert!(
@@ -478,22 +503,25 @@ pub fn check(inputs: &Inputs, decision: &Decision) {
                 let others =
                     snapshot.clusters.iter().filter(|(id, c)| *id != cluster && c.is_sound());
                 // Workers that have reported but never worked count as waiting.
-                let some = others.map(|(_, c)| c.counted + c.idle.workers).any(|n| n > 0);
+                let some =
+                    others.map(|(_, c)| c.counted.max(c.idle.processors)).any(|n| !n.is_zero());
                 assert!(some, "the last cluster goes");
                 gone = snapshot.clusters[cluster].staying().saturating_add(gone);
             }
             AdaptationAction::MoveRoot { from, to, cluster } => {
                 assert_eq!(Some(from), root.map(|root| &root.node));
                 assert_ne!(from, to);
-                assert!(!snapshot.leaving.contains(to));
+                assert!(!snapshot.leaving.contains_key(to));
                 let of = &snapshot.clusters[cluster];
                 assert!(of.best.iter().any(|named| named.node == *to), "{to} is not of {cluster}");
             }
-            AdaptationAction::Measure { cluster } => assert!(snapshot.offers[cluster].free > 0),
+            AdaptationAction::Measure { cluster } => {
+                assert!(!snapshot.offers[cluster].free.is_zero());
+            }
         }
     }
-    if gone > 0 {
-        let least = snapshot.min_nodes.max(1);
+    if !gone.is_zero() {
+        let least = snapshot.min_processors.max(Processors::ONE);
         assert!(present.saturating_sub(gone) >= least, "below the minimum: {decision:?}");
     }
     if let Some(expected) = decision.prediction {

@@ -51,22 +51,25 @@ pub mod float {
     }
 }
 
+/// A number that is written and read by [`float`], for use inside of other types.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Float(#[serde(with = "float")] pub f64);
+
 /// Serde like [`float`], for an optional number.
 pub mod maybe_float {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    #[derive(Serialize, Deserialize)]
-    #[serde(transparent)]
-    struct Wrapped(#[serde(with = "super::float")] f64);
+    use super::Float;
 
     /// Writes a number, a string for NaN and infinities, or nothing.
     pub fn serialize<S: Serializer>(value: &Option<f64>, to: S) -> Result<S::Ok, S::Error> {
-        value.map(Wrapped).serialize(to)
+        value.map(Float).serialize(to)
     }
 
     /// Reads a number, a string for NaN and infinities, or nothing.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
-        Ok(Option::<Wrapped>::deserialize(from)?.map(|wrapped| wrapped.0))
+        Ok(Option::<Float>::deserialize(from)?.map(|number| number.0))
     }
 }
 
@@ -110,6 +113,15 @@ impl ExactSum {
         if carry != 0.0 {
             self.0.push(carry);
         }
+    }
+
+    /// Adds a term this many times, exactly.
+    pub fn add_times(&mut self, term: f64, times: u32) {
+        let factor = f64::from(times);
+        let product = term * factor;
+        self.add(product);
+        // What the product lost to rounding; 0 for one time.
+        self.add(term.mul_add(factor, -product));
     }
 
     /// Adds all terms of another sum.

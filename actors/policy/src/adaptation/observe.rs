@@ -2,8 +2,9 @@
 //! well. Chooses no actions, so a run that is only monitored keeps all updates.
 
 use springtide_base::id::ClusterId;
+use springtide_base::processors::Processors;
 
-use super::decision::{AdaptationAction, RemovalCause};
+use super::decision::RemovalCause;
 use super::decision_state::DecisionState;
 use super::memory::{
     Capacity, Iterations, Memory, QuarantineEntry, QuarantineSubject, Refill, term,
@@ -30,7 +31,7 @@ const MEASURED_MAX: usize = 2;
 
 /// Updates the memory from the period.
 pub(super) fn observe(turn: &mut DecisionState<'_>) {
-    if turn.all.counted > 0 {
+    if !turn.all.counted.is_zero() {
         turn.memory.max_speed = Some(turn.all.max_speed);
     }
     iterations(turn);
@@ -41,7 +42,7 @@ pub(super) fn observe(turn: &mut DecisionState<'_>) {
     root(turn);
     let memory = &mut turn.memory;
     memory.requested_since =
-        (turn.snapshot.requested > 0).then(|| memory.requested_since.unwrap_or(memory.tick));
+        (!turn.snapshot.requested.is_zero()).then(|| memory.requested_since.unwrap_or(memory.tick));
     let Some(efficiency) = turn.all.efficiency() else { return };
     turn.memory.measured = Some(turn.measured());
     let bad = efficiency < turn.settings.e_min && !turn.is_unsettled();
@@ -49,7 +50,7 @@ pub(super) fn observe(turn: &mut DecisionState<'_>) {
     let all = &turn.all;
     let reason = Reason::Efficiency {
         efficiency,
-        nodes: all.counted,
+        processors: all.counted,
         stale: all.stale,
         joining: all.joining,
         leaving: all.leaving,
@@ -115,9 +116,9 @@ fn iterations(turn: &mut DecisionState<'_>) {
 /// members are silent or leaving. The others wait for their tasks then. (A cluster behind 100 kB/s
 /// took 19 s to hand back its tasks; meanwhile four healthy nodes looked idle.)
 pub(super) fn unsettled(turn: &mut DecisionState<'_>, fell_over: bool) {
-    let crashed = |crash: &Crash| !turn.snapshot.leaving.contains(&crash.node);
+    let crashed = |crash: &Crash| !turn.snapshot.leaving.contains_key(&crash.node);
     let lost = fell_over || turn.snapshot.crashes.iter().any(crashed);
-    let silent = turn.all.silent > 0 || turn.snapshot.is_silent();
+    let silent = !turn.all.silent.is_zero() || turn.snapshot.is_silent();
     let memory = &mut turn.memory;
     let (leaves, now) = (!turn.snapshot.leaving.is_empty(), memory.clock_s);
     memory.leaving_since_s = leaves.then(|| memory.leaving_since_s.unwrap_or(now));
@@ -138,7 +139,7 @@ pub(super) fn unsettled(turn: &mut DecisionState<'_>, fell_over: bool) {
 fn crashes(turn: &mut DecisionState<'_>) {
     let crashes: Vec<_> = turn.snapshot.crashes.iter().collect();
     let unplanned: Vec<_> =
-        crashes.into_iter().filter(|c| !turn.snapshot.leaving.contains(&c.node)).collect();
+        crashes.into_iter().filter(|c| !turn.snapshot.leaving.contains_key(&c.node)).collect();
     if unplanned.is_empty() {
         return;
     }
@@ -173,7 +174,7 @@ fn orders(turn: &mut DecisionState<'_>) {
         turn.add_reason(Reason::Unjudged { aim: trial.aim, overtaken: true });
     }
     // The earlier size is no reference either.
-    turn.memory.excess = 0;
+    turn.memory.excess = Processors::ZERO;
     turn.memory.last_good = None;
 }
 
@@ -225,7 +226,7 @@ fn releases(turn: &mut DecisionState<'_>) {
     let back = turn.memory.quarantine.iter().find_map(|entry| {
         let QuarantineSubject::Cluster(cluster) = &entry.subject else { return None };
         let settled = turn.memory.tick > entry.tick + turn.settling(settings.cool_down);
-        let c = turn.clusters.get(cluster).filter(|c| settled && c.leaving == 0)?;
+        let c = turn.clusters.get(cluster).filter(|c| settled && c.leaving.is_zero())?;
         let well = c.mean_inter()? < settings.node_threshold;
         let has = turn.snapshot.uplink(cluster).filter(|&has| well && has < needed)?;
         Some((cluster.clone(), has))
@@ -244,7 +245,8 @@ fn releases(turn: &mut DecisionState<'_>) {
 /// removal, the first measurement counts if it is below the others'.
 fn probe_link(turn: &mut DecisionState<'_>, entry: &mut QuarantineEntry) {
     let QuarantineSubject::Cluster(cluster) = &entry.subject else { return };
-    let Some(offer) = turn.snapshot.offers.get(cluster).filter(|offer| offer.free > 0) else {
+    let Some(offer) = turn.snapshot.offers.get(cluster).filter(|offer| !offer.free.is_zero())
+    else {
         return;
     };
     if entry.cause != RemovalCause::Link {
@@ -265,8 +267,7 @@ fn probe_link(turn: &mut DecisionState<'_>, entry: &mut QuarantineEntry) {
         entry.extended += 1;
         entry.until_s = clock + period;
         entry.measured_at_s = clock;
-        turn.add_reason(Reason::Measures { cluster: cluster.clone() });
-        turn.actions.push(AdaptationAction::Measure { cluster: cluster.clone() });
+        turn.measure(cluster);
         return;
     }
     let as_bad = entry.measured.is_some() && !turn.is_better(entry);
@@ -280,8 +281,7 @@ fn probe_link(turn: &mut DecisionState<'_>, entry: &mut QuarantineEntry) {
     let interval = (turn.settings.quarantine_s * LOOKS).max(period);
     if clock < entry.until_s && clock - entry.measured_at_s >= interval && !turn.is_better(entry) {
         entry.measured_at_s = clock;
-        turn.add_reason(Reason::Measures { cluster: cluster.clone() });
-        turn.actions.push(AdaptationAction::Measure { cluster: cluster.clone() });
+        turn.measure(cluster);
     }
 }
 
@@ -302,14 +302,13 @@ fn measure_unknown_links(turn: &mut DecisionState<'_>) {
         probe.is_some_and(|probe| clock - probe.ordered_at_s < interval)
     };
     let offers = turn.snapshot.offers.iter();
-    let unknown = offers.filter(|(_, offer)| offer.free > 0 && offer.bandwidth.is_none());
+    let unknown = offers.filter(|(_, offer)| !offer.free.is_zero() && offer.bandwidth.is_none());
     let unknown = unknown.filter(|(cluster, _)| !ordered(cluster) && !quarantined(cluster));
     let unknown: Vec<ClusterId> =
         unknown.map(|(cluster, _)| cluster.clone()).take(MEASURED_MAX).collect();
     for cluster in unknown {
         turn.memory.links.probes.entry(cluster.clone()).or_default().ordered_at_s = clock;
-        turn.add_reason(Reason::Measures { cluster: cluster.clone() });
-        turn.actions.push(AdaptationAction::Measure { cluster });
+        turn.measure(&cluster);
     }
 }
 
@@ -344,13 +343,13 @@ fn limits(turn: &mut DecisionState<'_>, efficiency: f64) {
 /// Records the capacity of a period in which the job ran well and no change was under way.
 pub(super) fn remember_good(turn: &mut DecisionState<'_>) {
     let all = &turn.all;
-    let still = all.joining == 0
-        && all.leaving == 0
-        && all.silent == 0
-        && turn.snapshot.requested == 0
+    let still = all.joining.is_zero()
+        && all.leaving.is_zero()
+        && all.silent.is_zero()
+        && turn.snapshot.requested.is_zero()
         && turn.snapshot.leaving.is_empty();
     let Memory { refill, trial, migration, .. } = &turn.memory;
     if still && refill.is_none() && trial.is_none() && migration.is_none() {
-        turn.memory.last_good = Some(Capacity { nodes: all.counted, speed: all.speed });
+        turn.memory.last_good = Some(Capacity { processors: all.counted, speed: all.speed });
     }
 }

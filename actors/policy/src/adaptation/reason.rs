@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, NodeId};
+use springtide_base::processors::Processors;
 
 use super::decision::RemovalCause;
 use super::memory::{Aim, Measured, QuarantineSubject, Term};
@@ -66,30 +67,31 @@ pub enum Reason {
     },
     /// The run is not to be changed.
     Static,
-    /// No node is measured yet.
+    /// No processor is measured yet.
     NothingMeasured {
-        /// Nodes in their grace period.
-        joining: u32,
-        /// Nodes without a valid report.
-        silent: u32,
+        /// Processors in their grace period.
+        joining: Processors,
+        /// Processors without a valid report.
+        silent: Processors,
     },
     /// The measured efficiency and its basis.
     Efficiency {
         /// Weighted average efficiency, 0 to 1.
         efficiency: f64,
-        /// Number of counted nodes.
-        nodes: u32,
-        /// Counted nodes with an older report.
-        stale: u32,
-        /// Nodes in their grace period.
-        joining: u32,
-        /// Nodes that are leaving.
-        leaving: u32,
-        /// Nodes without a valid report.
-        silent: u32,
-        /// Counted nodes that have not worked yet.
+        /// Number of counted processors.
+        #[serde(alias = "nodes")]
+        processors: Processors,
+        /// Counted processors with an older report.
+        stale: Processors,
+        /// Processors in their grace period.
+        joining: Processors,
+        /// Processors that are leaving.
+        leaving: Processors,
+        /// Processors without a valid report.
+        silent: Processors,
+        /// Counted processors that have not worked yet.
         #[serde(default)]
-        presumed: u32,
+        presumed: Processors,
         /// Standard error of the efficiency.
         #[serde(default)]
         error: f64,
@@ -151,17 +153,17 @@ pub enum Reason {
     Above {
         /// Upper end of the band.
         e_max: f64,
-        /// Nodes that bring efficiency to the middle at constant useful capacity, bounded.
-        wanted: u32,
-        /// Nodes present or under way.
-        expected: u32,
+        /// Processors that bring efficiency to the middle at constant useful capacity, bounded.
+        wanted: Processors,
+        /// Processors present or under way.
+        expected: Processors,
     },
     /// Efficiency is below the band.
     Below {
         /// Lower end of the band.
         e_min: f64,
-        /// Nodes that bring efficiency to the middle at constant useful capacity, bounded.
-        wanted: u32,
+        /// Processors that bring efficiency to the middle at constant useful capacity, bounded.
+        wanted: Processors,
         /// Consecutive periods below the band.
         periods: u32,
     },
@@ -192,50 +194,52 @@ pub enum Reason {
         /// Estimated remaining time, in seconds.
         remaining_s: f64,
     },
-    /// The job has its maximum of nodes.
+    /// The job has its maximum of processors.
     AtMaximum {
-        /// Maximum nodes of the job.
-        max: u32,
+        /// Maximum processors of the job.
+        max: Processors,
     },
-    /// The job has its minimum of nodes.
+    /// The job has its minimum of processors.
     AtMinimum {
-        /// Minimum nodes of the job.
-        min: u32,
-        /// Nodes that the rules would remove.
-        wanted: u32,
+        /// Minimum processors of the job.
+        min: Processors,
+        /// Processors that the rules would remove.
+        wanted: Processors,
     },
-    /// There are fewer nodes than the job's minimum.
+    /// There are fewer processors than the job's minimum.
     BelowMinimum {
-        /// Nodes present or under way.
-        expected: u32,
-        /// Minimum nodes of the job.
-        min: u32,
+        /// Processors present or under way.
+        expected: Processors,
+        /// Minimum processors of the job.
+        min: Processors,
     },
-    /// There are more nodes than the job's maximum.
+    /// There are more processors than the job's maximum.
     AboveMaximum {
-        /// Number of present nodes.
-        nodes: u32,
-        /// Maximum nodes of the job.
-        max: u32,
+        /// Number of present processors.
+        #[serde(alias = "nodes")]
+        processors: Processors,
+        /// Maximum processors of the job.
+        max: Processors,
     },
-    /// One node more would leave the band on its other side.
+    /// One node more or less would leave the band on its other side.
     BestSize {
-        /// Current number of nodes.
-        nodes: u32,
+        /// Current number of processors.
+        #[serde(alias = "nodes")]
+        processors: Processors,
     },
-    /// Nodes are requested.
+    /// Processors are requested.
     Requested {
-        /// Number of requested nodes.
-        count: u32,
+        /// Number of requested processors.
+        count: Processors,
         /// Purpose of the request.
         aim: Aim,
-        /// Free nodes that are known to fit, where offers are known.
-        fitting: Option<u32>,
+        /// Free processors that are known to fit, where offers are known.
+        fitting: Option<Processors>,
     },
     /// Outstanding requests are withdrawn.
     Withdrawn {
-        /// Number of withdrawn nodes.
-        count: u32,
+        /// Number of withdrawn processors.
+        count: Processors,
         /// Whether the request stayed unmet for too long and is to be repeated.
         unmet: bool,
     },
@@ -283,6 +287,9 @@ pub enum Reason {
         node: NodeId,
         /// Cluster of the node.
         cluster: ClusterId,
+        /// Processors of the node; 0 in logs that lack them.
+        #[serde(default)]
+        processors: Processors,
         /// Cause of the removal.
         cause: RemovalCause,
         /// The term alpha / speed.
@@ -308,19 +315,19 @@ pub enum Reason {
         /// Cause of the removal.
         cause: RemovalCause,
     },
-    /// More nodes should be removed than are known by name.
+    /// More processors should be removed than those of the nodes known by name.
     NotNamed {
-        /// Nodes to be removed.
-        wanted: u32,
-        /// Nodes known by name.
-        known: u32,
+        /// Processors to be removed.
+        wanted: Processors,
+        /// Processors of the nodes known by name.
+        known: Processors,
     },
     /// Bad nodes are removed; healthy ones stay until the effect is visible.
     HealthySpared {
-        /// Number of bad nodes.
-        bad: u32,
-        /// Nodes to be removed by the formula.
-        wanted: u32,
+        /// Processors of the bad nodes.
+        bad: Processors,
+        /// Processors to be removed by the formula.
+        wanted: Processors,
     },
     /// The root moves to another node.
     RootMoves {
@@ -354,17 +361,17 @@ pub enum Reason {
     },
     /// Lost capacity is being replaced.
     Refilling {
-        /// Nodes present or under way.
-        expected: u32,
-        /// Number of nodes to restore.
-        to: u32,
+        /// Processors present or under way.
+        expected: Processors,
+        /// Number of processors to restore.
+        to: Processors,
         /// Cause of the loss.
         cause: RemovalCause,
     },
     /// The replacement of lost capacity has ended.
     RefillOver {
-        /// Nodes present or under way.
-        expected: u32,
+        /// Processors present or under way.
+        expected: Processors,
         /// Whether it was abandoned, since it did not help.
         given_up: bool,
     },
@@ -399,20 +406,23 @@ pub enum Reason {
     },
     /// A removal is undone.
     Undone {
-        /// Nodes to request again.
-        nodes: u32,
+        /// Processors to request again.
+        #[serde(alias = "nodes")]
+        processors: Processors,
     },
     /// Harmful growth is undone.
     GrowthUndone {
-        /// Nodes added by the growth.
-        nodes: u32,
+        /// Processors added by the growth.
+        #[serde(alias = "nodes")]
+        processors: Processors,
     },
     /// A change that did not help is not repeated for a while.
     NotRepeated {
         /// Whether the change is growth; else shrinking.
         growth: bool,
         /// Size at the limit.
-        nodes: u32,
+        #[serde(alias = "nodes")]
+        processors: Processors,
         /// Length of the ban, in seconds.
         for_s: f64,
     },
@@ -461,8 +471,8 @@ pub enum Reason {
     },
     /// A migration to better nodes is worthwhile.
     Migrates {
-        /// Number of nodes to replace.
-        count: u32,
+        /// Number of processors to replace.
+        count: Processors,
         /// Time saved over the remaining run, in seconds.
         gain_s: f64,
         /// Cost of moving, in seconds.
@@ -474,8 +484,8 @@ pub enum Reason {
     },
     /// A migration is not worthwhile.
     NotWorth {
-        /// Number of nodes considered.
-        count: u32,
+        /// Number of processors considered.
+        count: Processors,
         /// Time saved over the remaining run, in seconds.
         gain_s: f64,
         /// Cost of moving, in seconds.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use springtide_base::processors::Processors;
+
 use super::memory::{Aim, Term};
 use super::reason::{Evidence, QuarantineEndReason, Reason, RootMoveReason, StayReason};
 
@@ -33,6 +35,11 @@ fn nodes(n: u32) -> String {
     format!("{n} node{}", if n == 1 { "" } else { "s" })
 }
 
+/// "is" for one processor, else "are".
+fn are(n: Processors) -> &'static str {
+    if n == Processors::ONE { "is" } else { "are" }
+}
+
 impl fmt::Display for Aim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -61,23 +68,32 @@ impl fmt::Display for Reason {
             Static => f.write_str("nothing was decided: the run's resources are static"),
             NothingMeasured { joining, silent } => write!(
                 f,
-                "nothing was decided: no node is measured yet ({joining} in their grace period, \
-                 {silent} silent)"
+                "nothing was decided: no processor is measured yet ({} in their grace period, {} \
+                 silent)",
+                joining.get(),
+                silent.get()
             ),
             Doubtful { efficiency, error, bound, measures, decides } => write!(
                 f,
                 "efficiency is {efficiency:.2} +- {error:.2}, which does not exclude the bound of \
                  {bound:.2}: {}",
                 match (decides, measures) {
-                    (true, _) => "all speeds were measured again, and the best estimate decides",
+                    (true, _) => "the wait for new measurements is over, and the estimate decides",
                     (false, true) => "the size stays, and all speeds are measured again",
                     (false, false) => "the size stays for now",
                 }
             ),
             Efficiency {
-                efficiency, nodes: n, stale, joining, leaving, silent, presumed, ..
+                efficiency,
+                processors,
+                stale,
+                joining,
+                leaving,
+                silent,
+                presumed,
+                ..
             } => {
-                write!(f, "weighted average efficiency is {efficiency:.3} over {}", nodes(*n))?;
+                write!(f, "weighted average efficiency is {efficiency:.3} over {processors}")?;
                 for (count, what) in [
                     (stale, "with an older report"),
                     (presumed, "without work so far"),
@@ -85,8 +101,8 @@ impl fmt::Display for Reason {
                     (leaving, "leaving, not counted"),
                     (silent, "silent, not counted"),
                 ] {
-                    if *count > 0 {
-                        write!(f, ", {count} {what}")?;
+                    if !count.is_zero() {
+                        write!(f, ", {} {what}", count.get())?;
                     }
                 }
                 Ok(())
@@ -115,19 +131,22 @@ impl fmt::Display for Reason {
                 write!(f, "cluster {cluster} does not count in this period: {why}")
             }
             InBand { e_min, e_max } => {
-                write!(f, "the number of nodes is right: efficiency is from {e_min} to {e_max}")
+                write!(
+                    f,
+                    "the number of processors is right: efficiency is from {e_min} to {e_max}"
+                )
             }
             Above { e_max, wanted, expected } => write!(
                 f,
-                "efficiency is above {e_max}: the job can use {}, and {expected} are present or \
-                 under way",
-                nodes(*wanted)
+                "efficiency is above {e_max}: the job can use {wanted}, and {} {} present or under \
+                 way",
+                expected.get(),
+                are(*expected)
             ),
             Below { e_min, wanted, periods } => write!(
                 f,
-                "efficiency is below {e_min} for {periods} period{}: {} would do",
-                if *periods == 1 { "" } else { "s" },
-                nodes(*wanted)
+                "efficiency is below {e_min} for {periods} period{}: {wanted} would do",
+                if *periods == 1 { "" } else { "s" }
             ),
             Patience { seen, needed } => write!(
                 f,
@@ -153,35 +172,35 @@ impl fmt::Display for Reason {
             NearEnd { remaining_s } => {
                 write!(f, "nothing was changed: the job ends in about {remaining_s:.0} s")
             }
-            AtMaximum { max } => write!(f, "no node was added: the job may have {max} at most"),
-            AtMinimum { min, wanted } => write!(
-                f,
-                "{} should have gone and stayed: the job must have {min} at least",
-                nodes(*wanted)
-            ),
+            AtMaximum { max } => write!(f, "no more was added: the job may have {max} at most"),
+            AtMinimum { min, wanted } => {
+                write!(f, "{wanted} should have gone and stayed: the job must have {min} at least")
+            }
             BelowMinimum { expected, min } => write!(
                 f,
-                "{expected} nodes are present or under way, fewer than the job's minimum of {min}"
+                "{expected} {} present or under way, fewer than the job's minimum of {}",
+                are(*expected),
+                min.get()
             ),
-            AboveMaximum { nodes: n, max } => {
-                write!(f, "{} are present, more than the job's maximum of {max}", nodes(*n))
+            AboveMaximum { processors, max } => {
+                let (are, max) = (are(*processors), max.get());
+                write!(f, "{processors} {are} present, more than the job's maximum of {max}")
             }
-            BestSize { nodes: n } => write!(
+            BestSize { processors } => write!(
                 f,
-                "{} stay: with one more or less efficiency would leave the band on its other side",
-                nodes(*n)
+                "the job keeps {processors}: with one node more or less efficiency would leave the \
+                 band on its other side"
             ),
             Requested { count, aim, fitting } => {
-                write!(f, "{} asked for ({aim})", nodes(*count))?;
+                write!(f, "{count} asked for ({aim})")?;
                 match fitting {
-                    Some(free) => write!(f, "; {free} free ones are known to fit"),
+                    Some(free) => write!(f, "; {} free ones are known to fit", free.get()),
                     None => Ok(()),
                 }
             }
             Withdrawn { count, unmet } => write!(
                 f,
-                "the request for {} was withdrawn: {}",
-                nodes(*count),
+                "the request for {count} was withdrawn: {}",
                 if *unmet {
                     "it stayed unmet too long, and a new one follows"
                 } else {
@@ -216,12 +235,26 @@ impl fmt::Display for Reason {
             LastCluster { cluster } => {
                 write!(f, "cluster {cluster} was not removed: it is the last one")
             }
-            NodeRemoved { node, cluster, cause, speed_term, link_term, cluster_term } => write!(
-                f,
-                "node {node} of cluster {cluster} is removed: {cause} (badness {:.2}: speed \
+            NodeRemoved {
+                node,
+                cluster,
+                processors,
+                cause,
+                speed_term,
+                link_term,
+                cluster_term,
+            } => {
+                write!(f, "node {node} of cluster {cluster}")?;
+                if !processors.is_zero() {
+                    write!(f, " with {processors}")?;
+                }
+                write!(
+                    f,
+                    " is removed: {cause} (badness {:.2}: speed \
                  {speed_term:.2}, link {link_term:.2}, cluster {cluster_term:.2})",
-                speed_term + link_term + cluster_term
-            ),
+                    speed_term + link_term + cluster_term
+                )
+            }
             Stays { node, badness, why } => write!(
                 f,
                 "node {node} was not removed: {} (badness {badness:.2})",
@@ -238,14 +271,14 @@ impl fmt::Display for Reason {
             ),
             NotNamed { wanted, known } => write!(
                 f,
-                "{wanted} nodes should be removed and {known} are known by name: the others are \
-                 considered later"
+                "{wanted} should be removed and the nodes known by name have {}: the others are \
+                 considered later",
+                known.get()
             ),
             HealthySpared { bad, wanted } => write!(
                 f,
-                "only the {bad} bad of {} are removed: healthy ones stay until the effect is \
-                 visible",
-                nodes(*wanted)
+                "only bad nodes with {bad} are removed, not {wanted}: healthy ones stay until the \
+                 effect is visible"
             ),
             RootMoves { from, to, cluster, why } => write!(
                 f,
@@ -265,8 +298,10 @@ impl fmt::Display for Reason {
             Crashed { node, cluster } => write!(f, "node {node} of cluster {cluster} crashed"),
             Refilling { expected, to, cause } => write!(
                 f,
-                "lost capacity is being replaced ({cause}): {expected} nodes are present or under \
-                 way, {to} ran well"
+                "lost capacity is being replaced ({cause}): {expected} {} present or under way, {} \
+                 ran well",
+                are(*expected),
+                to.get()
             ),
             RefillOver { expected, given_up } => {
                 if *given_up {
@@ -274,8 +309,8 @@ impl fmt::Display for Reason {
                 } else {
                     write!(
                         f,
-                        "lost capacity is replaced: {} are present or under way",
-                        nodes(*expected)
+                        "lost capacity is replaced: {expected} {} present or under way",
+                        are(*expected)
                     )
                 }
             }
@@ -284,10 +319,10 @@ impl fmt::Display for Reason {
                 "{aim} {}: {} at efficiency {:.3} and useful speed {:.3} became {} at {:.3} and \
                  {:.3} (predicted: {:.3} and {:.3})",
                 if *helped { "helped" } else { "did not help" },
-                nodes(before.nodes),
+                before.processors,
                 before.efficiency,
                 before.useful,
-                observed.nodes,
+                observed.processors.get(),
                 observed.efficiency,
                 observed.useful,
                 predicted.efficiency,
@@ -297,27 +332,26 @@ impl fmt::Display for Reason {
                 f,
                 "with {aim} the useful speed fell: {:.3} with {} instead of {:.3} with {}; a \
                  second check decides",
-                observed.useful,
-                nodes(observed.nodes),
-                before.useful,
-                nodes(before.nodes)
+                observed.useful, observed.processors, before.useful, before.processors
             ),
             Unjudged { aim, overtaken } => write!(
                 f,
                 "whether {aim} helped is unknown: {}",
                 if *overtaken { "another event interfered" } else { "it never settled" }
             ),
-            Undone { nodes: n } => write!(f, "the removal is undone: {} wanted back", nodes(*n)),
-            GrowthUndone { nodes: n } => {
+            Undone { processors } => {
+                write!(f, "the removal is undone: {processors} {} wanted back", are(*processors))
+            }
+            GrowthUndone { processors } => {
                 write!(
                     f,
-                    "with {} more the job did less: the same number of the worst is removed",
-                    nodes(*n)
+                    "with {processors} more the job did less: the same number of the worst is \
+                     removed"
                 )
             }
-            NotRepeated { growth, nodes, for_s } => write!(
+            NotRepeated { growth, processors, for_s } => write!(
                 f,
-                "no {} {nodes} nodes for {for_s:.0} s: it was tried and did not help",
+                "no {} {processors} for {for_s:.0} s: it was tried and did not help",
                 if *growth { "growth beyond" } else { "shrinking below" }
             ),
             Weight { term, from, to } => write!(
@@ -343,7 +377,12 @@ impl fmt::Display for Reason {
                 }
             }
             Speed { from, to } => {
-                write!(f, "the least speed of a node went from {} to {}", Maybe(*from), Maybe(*to))
+                write!(
+                    f,
+                    "the least speed of a processor went from {} to {}",
+                    Maybe(*from),
+                    Maybe(*to)
+                )
             }
             Quarantined { who, cause, for_s, times } => {
                 write!(f, "{who} is in quarantine for {for_s:.0} s ({cause}, time {times})")
@@ -360,16 +399,14 @@ impl fmt::Display for Reason {
             ),
             Migrates { count, gain_s, cost_s, remaining_s, known } => write!(
                 f,
-                "{} to be replaced by better free ones: over the remaining {remaining_s:.0} s ({}) \
-                 that saves {gain_s:.1} s and costs {cost_s:.1} s",
-                nodes(*count),
+                "{count} to be replaced by better free ones: over the remaining {remaining_s:.0} s \
+                 ({}) that saves {gain_s:.1} s and costs {cost_s:.1} s",
                 if *known { "by the job's progress" } else { "taken to be as long as the past" }
             ),
             NotWorth { count, gain_s, cost_s } => write!(
                 f,
-                "{} could be replaced by better free ones and were not: it saves {gain_s:.1} s and \
-                 costs {cost_s:.1} s",
-                nodes(*count)
+                "{count} could be replaced by better free ones and stay: it saves {gain_s:.1} s \
+                 and costs {cost_s:.1} s"
             ),
             MoveUnderWay { victims } => write!(
                 f,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use springtide_base::processors::Processors;
 use springtide_config::{AdaptationSection, WeightsSection};
 
 /// Coefficients of the badness formula.
@@ -54,10 +55,10 @@ pub struct AdaptationSettings {
     pub slow_below: f64,
     /// Length of a statistics period, in seconds.
     pub period_s: f64,
-    /// Maximum nodes after a decision, as a multiple of the nodes before it.
+    /// Maximum processors after a decision, as a multiple of those before it.
     #[serde(rename = "most_growth")]
     pub growth_max: f64,
-    /// Minimum nodes after a decision, as a fraction of the nodes before it.
+    /// Minimum processors after a decision, as a fraction of those before it.
     #[serde(rename = "most_shrink")]
     pub shrink_min: f64,
     /// Consecutive periods below `e_min` before a node is removed.
@@ -72,8 +73,7 @@ pub struct AdaptationSettings {
     /// `grace` and `near_end`, which are in periods.
     pub settle_s: f64,
     /// Seconds for which a decision waits at most while the efficiency may be on either side of its
-    /// bound. Then it waits for new measurements, and decides. 0: it does not wait for longer than
-    /// they take.
+    /// bound. Then it has new measurements, and decides. It never waits where a period is longer.
     pub doubt_s: f64,
     /// Greatest age of a measured speed, in seconds, where no work units give it; 0: no limit. It
     /// holds where a benchmark of five quota periods costs at most 1 % of this time.
@@ -163,12 +163,12 @@ impl Default for AdaptationSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobBounds {
-    /// Minimum nodes of the job.
-    pub min_nodes: u32,
-    /// Maximum nodes of the job; absent: no limit.
-    pub max_nodes: Option<u32>,
-    /// Nodes of the grid, where known.
-    pub existing_nodes: Option<u32>,
+    /// Minimum processors of the job.
+    pub min_processors: Processors,
+    /// Maximum processors of the job; absent: no limit.
+    pub max_processors: Option<Processors>,
+    /// Processors of the grid, where known.
+    pub existing_processors: Option<Processors>,
     /// Duration of one benchmark, in seconds, where the application has one.
     pub benchmark_s: Option<f64>,
 }
@@ -205,20 +205,20 @@ pub enum Contradiction {
         benchmark_s: f64,
     },
     /// The job's bounds exclude each other.
-    #[error("the job's minimum ({min} nodes) is above its maximum ({max})")]
+    #[error("the job's minimum ({min}) is above its maximum ({max})")]
     Bounds {
-        /// Minimum nodes of the job.
-        min: u32,
-        /// Maximum nodes of the job.
-        max: u32,
+        /// Minimum processors of the job.
+        min: Processors,
+        /// Maximum processors of the job.
+        max: Processors,
     },
-    /// The grid has fewer nodes than the job's minimum.
-    #[error("the job's minimum ({min} nodes) is above what the grid has ({existing})")]
+    /// The grid has fewer processors than the job's minimum.
+    #[error("the job's minimum ({min}) is above what the grid has ({existing})")]
     Grid {
-        /// Minimum nodes of the job.
-        min: u32,
-        /// Nodes of the grid.
-        existing: u32,
+        /// Minimum processors of the job.
+        min: Processors,
+        /// Processors of the grid.
+        existing: Processors,
     },
     /// A prediction would be dropped before it can be judged.
     #[error("check_patience ({patience}) must be above check_periods ({periods})")]
@@ -393,11 +393,12 @@ impl AdaptationSettings {
             }
             _ => {}
         }
-        if let Some(max) = job.max_nodes.filter(|&max| max < job.min_nodes.max(1)) {
-            found.push(Contradiction::Bounds { min: job.min_nodes, max });
+        let min = job.min_processors;
+        if let Some(max) = job.max_processors.filter(|&max| max < min.max(Processors::ONE)) {
+            found.push(Contradiction::Bounds { min, max });
         }
-        if let Some(existing) = job.existing_nodes.filter(|&existing| existing < job.min_nodes) {
-            found.push(Contradiction::Grid { min: job.min_nodes, existing });
+        if let Some(existing) = job.existing_processors.filter(|&existing| existing < min) {
+            found.push(Contradiction::Grid { min, existing });
         }
         if found.is_empty() { Ok(()) } else { Err(Contradictions(found)) }
     }
@@ -430,9 +431,9 @@ mod tests {
             ..AdaptationSettings::default()
         };
         let job = JobBounds {
-            min_nodes: 8,
-            max_nodes: Some(4),
-            existing_nodes: Some(6),
+            min_processors: 8.into(),
+            max_processors: Some(4.into()),
+            existing_processors: Some(6.into()),
             benchmark_s: Some(3.0),
         };
         let contradictions = settings.validate(&job).unwrap_err();
@@ -442,8 +443,8 @@ mod tests {
             "shrink_min is 1.5: it must be between 0 and 1",
             "e_min (0.6) must be below e_max (0.5)",
             "the period (2 s) is not longer than a benchmark (3 s)",
-            "minimum (8 nodes) is above its maximum (4)",
-            "minimum (8 nodes) is above what the grid has (6)",
+            "minimum (8 processors) is above its maximum (4 processors)",
+            "minimum (8 processors) is above what the grid has (6 processors)",
             "check_patience (1) must be above check_periods (2)",
             "quarantine_max_s (1 s) must not be below quarantine_s (300 s)",
         ] {
@@ -454,7 +455,7 @@ mod tests {
 
     #[test]
     fn a_maximum_of_zero_is_refused() {
-        let job = JobBounds { max_nodes: Some(0), ..JobBounds::default() };
+        let job = JobBounds { max_processors: Some(Processors::ZERO), ..JobBounds::default() };
         assert!(AdaptationSettings::default().validate(&job).is_err());
     }
 }

@@ -1,9 +1,11 @@
 //! Selection of nodes to remove: a cluster with a bad link, bad nodes, surplus nodes. Never removes
-//! the root's node, joining nodes or the last cluster, and respects the job's minimum.
+//! the root's node, joining nodes or the last cluster, and respects the job's minimum. Chooses
+//! nodes so that their processors fit the number to remove.
 
 use std::collections::BTreeSet;
 
 use springtide_base::id::{ClusterId, NodeId};
+use springtide_base::processors::{Processors, select_nodes};
 
 use super::aggregate::{ClusterAggregate, RatedWorker};
 use super::decision::{AdaptationAction, Prediction, RemovalCause};
@@ -68,9 +70,9 @@ pub(super) fn below(turn: &mut DecisionState<'_>, efficiency: f64) {
         turn.memory.refill = None;
         turn.add_reason(Reason::RefillOver { expected: turn.expected, given_up: true });
     }
-    let least = (f64::from(n) * settings.shrink_min).ceil() as u32;
-    let ideal = (f64::from(n) * efficiency / settings.target()).round() as u32;
-    let wanted = ideal.max(least).max(1).min(n);
+    let least = Processors((f64::from(n) * settings.shrink_min).ceil() as u32);
+    let ideal = Processors((f64::from(n) * efficiency / settings.target()).round() as u32);
+    let wanted = ideal.max(least).max(Processors::ONE).min(n);
     turn.add_reason(Reason::Below { e_min: settings.e_min, wanted, periods: turn.memory.below });
     if turn.is_unsettled() {
         let periods = turn.memory.unsettled_until - turn.memory.tick + 1;
@@ -94,9 +96,10 @@ pub(super) fn below(turn: &mut DecisionState<'_>, efficiency: f64) {
         return turn.add_reason(Reason::Patience { seen, needed });
     }
     if wanted == n {
-        return turn.add_reason(Reason::BestSize { nodes: n });
+        return turn.add_reason(Reason::BestSize { processors: n });
     }
-    remove(turn, n - wanted, RemovalScope::Worst);
+    let most = n.saturating_sub(least);
+    remove(turn, n.saturating_sub(wanted), most, RemovalScope::Worst);
 }
 
 /// Removes the bad node that stayed only because it held the root. The removal belongs to the
@@ -105,7 +108,9 @@ pub(super) fn remove_owed(turn: &mut DecisionState<'_>) -> bool {
     let Some(node) = turn.memory.pending_removal.take() else { return false };
     let found = candidates(turn).into_iter().find(|c| c.named.node == node);
     let Some(still) = found.filter(|c| c.cause != RemovalCause::Surplus) else { return false };
-    if turn.holds_root(&node) || turn.staying <= turn.min_nodes() {
+    if turn.holds_root(&node)
+        || turn.staying.saturating_sub(still.named.processors) < turn.min_processors()
+    {
         return false;
     }
     let trial = turn.memory.trial.take();
@@ -113,37 +118,37 @@ pub(super) fn remove_owed(turn: &mut DecisionState<'_>) -> bool {
     // Both removals are judged together.
     if let (Some(mut trial), Some(new)) = (trial, turn.memory.trial.take()) {
         trial.lost += still.named.useful();
-        trial.removed += 1;
+        trial.removed = trial.removed.saturating_add(still.named.processors);
         trial.prediction = Prediction { useful: trial.prediction.useful, ..new.prediction };
         turn.memory.trial = Some(trial);
     }
     true
 }
 
-/// Undoes harmful growth: removes the same number of the worst nodes, or only bad ones if there are
-/// any. Returns whether it removes any.
+/// Undoes harmful growth: removes the same number of the worst processors, or only bad ones if
+/// there are any. Returns whether it removes any.
 pub(super) fn undo_growth(turn: &mut DecisionState<'_>) -> bool {
-    let nodes = std::mem::take(&mut turn.memory.excess);
-    if nodes == 0 {
+    let processors = std::mem::take(&mut turn.memory.excess);
+    if processors.is_zero() {
         return false;
     }
-    turn.add_reason(Reason::GrowthUndone { nodes });
+    turn.add_reason(Reason::GrowthUndone { processors });
     grow::withdraw(turn, false);
-    remove(turn, nodes, RemovalScope::Worst);
+    remove(turn, processors, Processors::MAX, RemovalScope::Worst);
     turn.actions.iter().any(|action| matches!(action, AdaptationAction::Remove { .. }))
 }
 
-/// Removes the nodes above the job's maximum.
+/// Removes the processors above the job's maximum.
 pub(super) fn down_to_maximum(turn: &mut DecisionState<'_>) {
-    let (nodes, max) = (turn.staying, turn.max_nodes());
-    turn.add_reason(Reason::AboveMaximum { nodes, max });
+    let (processors, max) = (turn.staying, turn.max_processors());
+    turn.add_reason(Reason::AboveMaximum { processors, max });
     grow::withdraw(turn, false);
-    remove(turn, nodes - max, RemovalScope::Any);
+    remove(turn, processors.saturating_sub(max), Processors::MAX, RemovalScope::Any);
 }
 
 /// Removes slow nodes to make room for better free ones, where the job has no room for both.
-pub(super) fn make_room(turn: &mut DecisionState<'_>, count: u32) {
-    remove(turn, count, RemovalScope::Slow);
+pub(super) fn make_room(turn: &mut DecisionState<'_>, count: Processors) {
+    remove(turn, count, Processors::MAX, RemovalScope::Slow);
 }
 
 /// Returns the cluster whose link is to blame, if any.
@@ -156,7 +161,7 @@ fn bad_link(turn: &mut DecisionState<'_>) -> Option<ClusterId> {
     let (suspects, cleared) = suspects(turn);
     cleared.into_iter().for_each(|reason| turn.add_reason(reason));
     let Suspect { cluster: id, inter, others, evidence, .. } = most_suspect(turn, suspects)?;
-    if !turn.clusters.iter().any(|(other, c)| **other != id && c.counted > 0) {
+    if !turn.clusters.iter().any(|(other, c)| **other != id && !c.counted.is_zero()) {
         turn.add_reason(Reason::LastCluster { cluster: id });
         return None;
     }
@@ -251,7 +256,8 @@ fn bottleneck_of<'a>(
     let done = |c: &ClusterAggregate| c.useful.value() / f64::from(c.counted);
     let waits = done(turn.clusters.get(id)?);
     let thin = turn.clusters.iter().filter_map(|(other, c)| {
-        let uplink = turn.snapshot.uplink(other).filter(|_| c.counted > 0 && *other != id)?;
+        let uplink =
+            turn.snapshot.uplink(other).filter(|_| !c.counted.is_zero() && *other != id)?;
         (AS_WIDE * uplink < has && done(c) <= waits).then_some((uplink, *other, *c))
     });
     thin.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, other, c)| (other, c))
@@ -296,9 +302,9 @@ fn slowest<'a>(
     let mean = turn.all.mean_speed();
     let clusters = turn.clusters.iter().filter(|(id, _)| of(id));
     let staying = clusters.flat_map(|(_, c)| &c.worst);
-    let staying = staying.filter(|named| !turn.snapshot.leaving.contains(&named.node));
+    let staying = staying.filter(|named| !turn.snapshot.leaving.contains_key(&named.node));
     // Ignores the error of the speed: the result raises a doubt and removes no node.
-    let shares = staying.map(|w| (&w.node, w.speed / mean));
+    let shares = staying.map(|w| (&w.node, w.processor_speed() / mean));
     shares.min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
@@ -311,14 +317,14 @@ fn unlink(turn: &mut DecisionState<'_>, id: ClusterId) {
         return;
     }
     let goes = cluster.staying();
-    let least = turn.min_nodes();
+    let least = turn.min_processors();
     if turn.staying.saturating_sub(goes) < least {
         turn.add_reason(Reason::AtMinimum { min: least, wanted: goes });
         let missing = least.saturating_sub(turn.expected.saturating_sub(goes));
         // Quarantine makes the replacements come from elsewhere.
         let bandwidth = turn.snapshot.uplink(&id);
         add_to_quarantine(turn, QuarantineSubject::Cluster(id), RemovalCause::Link, bandwidth);
-        if missing > 0 {
+        if !missing.is_zero() {
             grow::ask(turn, missing, Aim::Refill);
         }
         return;
@@ -332,10 +338,8 @@ fn unlink(turn: &mut DecisionState<'_>, id: ClusterId) {
     trial.removed = goes;
     let healthy = rest().map(|c| c.speed.value()).sum::<f64>();
     let n = turn.all.counted;
-    let first = Capacity {
-        nodes: n,
-        speed: healthy / f64::from(n.saturating_sub(cluster.counted).max(1)) * f64::from(n),
-    };
+    let others = n.saturating_sub(cluster.counted).max(Processors::ONE);
+    let first = Capacity { processors: n, speed: healthy / f64::from(others) * f64::from(n) };
     learn_bandwidth(turn, &id);
     let bandwidth = turn.snapshot.uplink(&id);
     add_to_quarantine(turn, QuarantineSubject::Cluster(id.clone()), RemovalCause::Link, bandwidth);
@@ -379,15 +383,23 @@ fn add_to_quarantine(
     turn.add_reason(Reason::Quarantined { who: entry.subject, cause, for_s, times: entry.count });
 }
 
-/// Removes `count` nodes.
-fn remove(turn: &mut DecisionState<'_>, count: u32, of: RemovalScope) {
+fn processors_of(candidates: &[RemovalCandidate]) -> Processors {
+    candidates.iter().map(|c| c.named.processors).sum()
+}
+
+/// Removes nodes with about `count` processors, and with `most` at most.
+///
+/// Only the worst bad node and a violated maximum of the job may exceed `most`.
+fn remove(turn: &mut DecisionState<'_>, count: Processors, most: Processors, of: RemovalScope) {
     let force = of == RemovalScope::Any;
-    let allowed = turn.staying.saturating_sub(turn.min_nodes());
+    let allowed = turn.staying.saturating_sub(turn.min_processors());
     if allowed < count {
-        turn.add_reason(Reason::AtMinimum { min: turn.min_nodes(), wanted: count - allowed });
+        let wanted = count.saturating_sub(allowed);
+        turn.add_reason(Reason::AtMinimum { min: turn.min_processors(), wanted });
     }
     let mut count = count.min(allowed);
-    if count == 0 {
+    let mut most = most.min(allowed);
+    if count.is_zero() {
         return;
     }
     let mut candidates = candidates(turn);
@@ -404,21 +416,21 @@ fn remove(turn: &mut DecisionState<'_>, count: u32, of: RemovalScope) {
     if bad.is_empty() && healthy.is_empty() {
         return;
     }
-    let known = (bad.len() + healthy.len()) as u32;
+    let known = processors_of(&bad).saturating_add(processors_of(&healthy));
     let cure = !bad.is_empty() && !force;
-    if cure && (bad.len() as u32) < count {
-        turn.add_reason(Reason::HealthySpared { bad: bad.len() as u32, wanted: count });
+    if cure && processors_of(&bad) < count {
+        turn.add_reason(Reason::HealthySpared { bad: processors_of(&bad), wanted: count });
     }
     if !cure && !force {
         let clock = turn.memory.clock_s;
         if let Some(floor) = Memory::limit(&turn.memory.floor, clock).copied() {
-            let room = turn.staying.saturating_sub(floor.nodes);
+            let room = turn.staying.saturating_sub(floor.processors);
             if room < count {
-                let (nodes, for_s) = (floor.nodes, floor.until_s - clock);
-                turn.add_reason(Reason::NotRepeated { growth: false, nodes, for_s });
+                let (processors, for_s) = (floor.processors, floor.until_s - clock);
+                turn.add_reason(Reason::NotRepeated { growth: false, processors, for_s });
             }
-            count = count.min(room);
-            if count == 0 {
+            (count, most) = (count.min(room), most.min(room));
+            if count.is_zero() {
                 return;
             }
         }
@@ -426,33 +438,45 @@ fn remove(turn: &mut DecisionState<'_>, count: u32, of: RemovalScope) {
     if !cure && known < count {
         turn.add_reason(Reason::NotNamed { wanted: count, known });
     }
-    let ranked: Vec<RemovalCandidate> =
+    let mut ranked: Vec<RemovalCandidate> =
         if cure { bad } else { bad.into_iter().chain(healthy).collect() };
-    let (mut chosen, stays) = {
-        let at = ranked.len().min(count as usize);
-        (ranked[..at].to_vec(), ranked[at..].to_vec())
+    let select = |ranked: &[RemovalCandidate]| {
+        let sizes: Vec<Processors> = ranked.iter().map(|c| c.named.processors).collect();
+        match (cure, force) {
+            (true, _) => select_bad(&sizes, count, most, allowed),
+            (false, true) => select_excess(&sizes, count, allowed),
+            // A greater node only if the size comes nearer to the wanted one.
+            (false, false) => {
+                let nearer = count.saturating_mul(2).saturating_sub(Processors::ONE);
+                select_nodes(sizes, count, most.min(nearer))
+            }
+        }
     };
-    let mut rest = stays.into_iter();
+    let mut selected = select(&ranked);
+    let none_fits = selected.is_empty();
+    let holds_root = |c: &RemovalCandidate| turn.holds_root(&c.named.node);
+    if !cure && let Some(&at) = selected.iter().find(|&&at| holds_root(&ranked[at])) {
+        // It is healthy: another node is removed instead.
+        let root = ranked.remove(at);
+        let (badness, why) = (root.badness(), StayReason::HoldsRoot);
+        turn.add_reason(Reason::Stays { node: root.named.node, badness, why });
+        selected = select(&ranked);
+    }
+    let (mut chosen, mut stays) = (Vec::new(), Vec::new());
+    for (at, candidate) in ranked.into_iter().enumerate() {
+        if selected.contains(&at) { chosen.push(candidate) } else { stays.push(candidate) }
+    }
     if let Some(i) = chosen.iter().position(|c| turn.holds_root(&c.named.node)) {
         let root = chosen.remove(i);
-        if cure {
-            let names: BTreeSet<NodeId> = chosen.iter().map(|c| c.named.node.clone()).collect();
-            let (node, cause) = (root.named.node, root.cause);
-            if turn.move_root(RootMoveReason::BadNode, &names, None) {
-                turn.add_reason(Reason::NodeRemovedLater { node, cause });
-            }
-        } else {
-            // It is healthy: another node is removed instead.
-            let badness = root.badness();
-            turn.add_reason(Reason::Stays {
-                node: root.named.node,
-                badness,
-                why: StayReason::HoldsRoot,
-            });
-            chosen.extend(rest.next());
+        let names: BTreeSet<NodeId> = chosen.iter().map(|c| c.named.node.clone()).collect();
+        let (node, cause) = (root.named.node, root.cause);
+        if turn.move_root(RootMoveReason::BadNode, &names, None) {
+            turn.add_reason(Reason::NodeRemovedLater { node, cause });
         }
+    } else if none_fits && !force && of != RemovalScope::Slow {
+        turn.add_reason(Reason::BestSize { processors: turn.all.counted });
     }
-    for stay in rest.take(STAYS_MAX) {
+    for stay in stays.into_iter().take(STAYS_MAX) {
         let why = match () {
             _ if turn.holds_root(&stay.named.node) => StayReason::HoldsRoot,
             _ if stay.in_doubt => StayReason::InDoubt,
@@ -466,10 +490,40 @@ fn remove(turn: &mut DecisionState<'_>, count: u32, of: RemovalScope) {
     }
 }
 
+/// Selects among bad nodes, worst first: the worst that the job may lose, of any size, then those
+/// that fit the rest of `count`.
+fn select_bad(
+    sizes: &[Processors],
+    count: Processors,
+    most: Processors,
+    allowed: Processors,
+) -> Vec<usize> {
+    let Some(worst) = sizes.iter().position(|&size| size <= allowed) else { return Vec::new() };
+    let others = sizes[worst + 1..].iter().copied();
+    let (left, room) = (count.saturating_sub(sizes[worst]), most.saturating_sub(sizes[worst]));
+    let nearer = left.saturating_mul(2).saturating_sub(Processors::ONE);
+    let others = select_nodes(others, left, room.min(nearer));
+    std::iter::once(worst).chain(others.into_iter().map(|at| worst + 1 + at)).collect()
+}
+
+/// Selects nodes that have `count` processors at least, as far as the job may lose them.
+fn select_excess(sizes: &[Processors], count: Processors, allowed: Processors) -> Vec<usize> {
+    let mut selected = select_nodes(sizes.iter().copied(), count, allowed);
+    let sum = |selected: &[usize]| selected.iter().map(|&at| sizes[at]).sum::<Processors>();
+    while sum(&selected) < count {
+        let room = allowed.saturating_sub(sum(&selected));
+        let rest = (0..sizes.len()).filter(|at| !selected.contains(at) && sizes[*at] <= room);
+        let Some(smallest) = rest.min_by_key(|&at| sizes[at]) else { break };
+        selected.push(smallest);
+    }
+    selected.sort_unstable();
+    selected
+}
+
 /// Orders the chosen nodes to leave, and learns from the choice.
 fn remove_nodes(turn: &mut DecisionState<'_>, chosen: &[RemovalCandidate], aim: Aim) {
     let n = turn.all.counted;
-    let removed = chosen.len() as u32;
+    let removed = processors_of(chosen);
     let names: BTreeSet<&NodeId> = chosen.iter().map(|c| &c.named.node).collect();
     let prediction = predict(turn, removed, fastest_without(turn, &names));
     let mut trial: Trial = turn.trial(aim, prediction);
@@ -480,6 +534,7 @@ fn remove_nodes(turn: &mut DecisionState<'_>, chosen: &[RemovalCandidate], aim: 
         turn.add_reason(Reason::NodeRemoved {
             node: c.named.node.clone(),
             cluster: c.cluster.clone(),
+            processors: c.named.processors,
             cause: c.cause,
             speed_term: c.speed_term,
             link_term: c.link_term,
@@ -489,15 +544,15 @@ fn remove_nodes(turn: &mut DecisionState<'_>, chosen: &[RemovalCandidate], aim: 
     if aim == Aim::Cure {
         for c in chosen {
             let who = QuarantineSubject::Node(c.named.node.clone());
-            add_to_quarantine(turn, who, c.cause, Some(c.named.speed));
+            add_to_quarantine(turn, who, c.cause, Some(c.named.processor_speed()));
         }
         let speed = turn.all.speed - chosen.iter().map(|c| c.named.speed).sum::<f64>();
-        let mean = speed.max(0.0) / f64::from(n.saturating_sub(removed).max(1));
+        let mean = speed.max(0.0) / f64::from(n.saturating_sub(removed).max(Processors::ONE));
         learn_speed(turn, chosen, mean);
-        let first = Capacity { nodes: n, speed: mean * f64::from(n) };
+        let first = Capacity { processors: n, speed: mean * f64::from(n) };
         begin_refill(turn, chosen[0].cause, Some(first));
     } else {
-        // The job has more nodes than it can use, so its earlier capacity is no reference.
+        // The job has more processors than it can use, so its earlier capacity is no reference.
         turn.memory.refill = None;
         turn.memory.last_good = None;
     }
@@ -516,14 +571,15 @@ fn remove_nodes(turn: &mut DecisionState<'_>, chosen: &[RemovalCandidate], aim: 
     turn.start_trial(trial);
 }
 
-/// Raises the minimum speed above that of the fastest node removed as slow, but never above the
-/// current limit of slowness.
+/// Raises the minimum speed of a processor above that of the fastest one removed as slow, but never
+/// above the current limit of slowness.
 ///
 /// The minimum is the geometric mean of the two, since repeated measurements of a slow node differ.
 /// (With a minimum just above the removed speed, loaded nodes returned in the paper's scenario 2: a
 /// benchmark found them twice as fast as their work had.)
 fn learn_speed(turn: &mut DecisionState<'_>, chosen: &[RemovalCandidate], mean: f64) {
-    let slow = chosen.iter().filter(|c| c.cause == RemovalCause::Slow).map(|c| c.named.speed);
+    let slow = chosen.iter().filter(|c| c.cause == RemovalCause::Slow);
+    let slow = slow.map(|c| c.named.processor_speed());
     let Some(had) = slow.reduce(f64::max) else { return };
     let slow = turn.settings.slow_below * mean;
     let needs = (had * slow).sqrt().max(had * MARGIN).min(slow);
@@ -548,9 +604,9 @@ fn chosen_by(chosen: &[RemovalCandidate], aim: Aim) -> Option<Term> {
     }
 }
 
-/// Whether a node is slow even at the upper end of its speed's error.
+/// Whether a node's processors are slow even at the upper end of their speed's error.
 pub(super) fn is_slow(turn: &DecisionState<'_>, named: &RatedWorker) -> bool {
-    let at_most = named.speed * (1.0 + named.speed_error);
+    let at_most = named.processor_speed() * (1.0 + named.speed_error);
     at_most < turn.settings.slow_below * turn.all.mean_speed()
 }
 
@@ -563,7 +619,7 @@ fn candidates(turn: &DecisionState<'_>) -> Vec<RemovalCandidate> {
     let slowest = straggler(turn, |_| true);
     let mut found = Vec::new();
     for (id, cluster) in &turn.clusters {
-        let staying = cluster.worst.iter().filter(|w| !turn.snapshot.leaving.contains(&w.node));
+        let staying = cluster.worst.iter().filter(|w| !turn.snapshot.leaving.contains_key(&w.node));
         for named in staying {
             let certain = is_slow(turn, named);
             let apart = named.inter >= settings.cluster_exceptional * turn.all.inter;
@@ -572,7 +628,7 @@ fn candidates(turn: &DecisionState<'_>) -> Vec<RemovalCandidate> {
             let link = named.inter > settings.node_threshold && apart && clear;
             found.push(RemovalCandidate {
                 cluster: (*id).clone(),
-                speed_term: weights.alpha * max / named.speed,
+                speed_term: weights.alpha * max / named.processor_speed(),
                 link_term: weights.beta * named.inter,
                 cluster_term: if worst == Some(*id) { weights.gamma } else { 0.0 },
                 cause: match (certain, link) {
@@ -580,7 +636,7 @@ fn candidates(turn: &DecisionState<'_>) -> Vec<RemovalCandidate> {
                     (false, true) => RemovalCause::Link,
                     (false, false) => RemovalCause::Surplus,
                 },
-                in_doubt: named.speed < settings.slow_below * mean && !certain,
+                in_doubt: named.processor_speed() < settings.slow_below * mean && !certain,
                 named: named.clone(),
             });
         }
@@ -623,25 +679,25 @@ fn worst_cluster<'a>(turn: &DecisionState<'a>) -> Option<&'a ClusterId> {
         .map(|r| r.0)
 }
 
-/// The fastest speed that stays, as far as it is known by name.
+/// The speed of the fastest processor that stays, as far as it is known by name.
 pub(super) fn fastest_without(turn: &DecisionState<'_>, gone: &BTreeSet<&NodeId>) -> f64 {
     let of = |c: &&ClusterAggregate| {
         let mut known = c.best.iter().chain(&c.worst);
         // If its fastest node is not among those named, it is not removed either.
-        if !known.any(|w| gone.contains(&w.node) && w.speed >= c.max_speed) {
+        if !known.any(|w| gone.contains(&w.node) && w.processor_speed() >= c.max_speed) {
             return c.max_speed;
         }
         let stay = c.best.iter().chain(&c.worst).filter(|w| !gone.contains(&w.node));
-        stay.map(|w| w.speed).fold(0.0, f64::max)
+        stay.map(RatedWorker::processor_speed).fold(0.0, f64::max)
     };
     turn.clusters.values().map(of).fold(0.0, f64::max)
 }
 
 /// Predicts the effect of removing nodes: the others take over all of their work.
-pub(super) fn predict(turn: &DecisionState<'_>, removed: u32, max_speed: f64) -> Prediction {
-    let nodes = turn.all.counted.saturating_sub(removed);
+pub(super) fn predict(turn: &DecisionState<'_>, removed: Processors, max_speed: f64) -> Prediction {
+    let processors = turn.all.counted.saturating_sub(removed);
     let useful = turn.all.useful;
-    let most = f64::from(nodes) * max_speed;
+    let most = f64::from(processors) * max_speed;
     let efficiency = if most > 0.0 { (useful / most).min(1.0) } else { 0.0 };
-    Prediction { nodes, efficiency, useful }
+    Prediction { processors, efficiency, useful }
 }

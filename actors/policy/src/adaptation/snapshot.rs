@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, NodeId};
+use springtide_base::processors::Processors;
 use springtide_config as config;
 
 use super::aggregate::ClusterAggregate;
@@ -88,15 +89,16 @@ pub struct LinkEstimate {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeOffer {
-    /// Number of the free nodes.
-    pub free: u32,
-    /// The job's speed on a node of this cluster, where measured.
+    /// Number of the free nodes' processors.
+    pub free: Processors,
+    /// Processors of the smallest free node; 0 if unknown.
+    pub smallest: Processors,
+    /// The job's speed on a processor of this cluster, where measured.
     #[serde(with = "maybe_float")]
     pub speed: Option<f64>,
-    /// Speeds of free nodes with a measurement of their own. The others are assumed to have the
-    /// cluster's speed.
-    #[serde(with = "float_map")]
-    pub nodes: BTreeMap<NodeId, f64>,
+    /// Free nodes with a measurement of their own. The processors of the others are assumed to have
+    /// the cluster's speed.
+    pub nodes: BTreeMap<NodeId, OfferedNode>,
     /// Bytes per second between this cluster and the job's clusters.
     #[serde(with = "maybe_float")]
     pub bandwidth: Option<f64>,
@@ -109,26 +111,14 @@ pub struct NodeOffer {
     pub measured_s: Option<f64>,
 }
 
-mod float_map {
-    use std::collections::BTreeMap;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use springtide_base::id::NodeId;
-
-    #[derive(Serialize, Deserialize)]
-    #[serde(transparent)]
-    struct Wrapped(#[serde(with = "super::super::number::float")] f64);
-
-    pub fn serialize<S: Serializer>(map: &BTreeMap<NodeId, f64>, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map(map.iter().map(|(node, &speed)| (node, Wrapped(speed))))
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<BTreeMap<NodeId, f64>, D::Error> {
-        let wrapped = BTreeMap::<NodeId, Wrapped>::deserialize(from)?;
-        Ok(wrapped.into_iter().map(|(node, speed)| (node, speed.0)).collect())
-    }
+/// A free node whose speed was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OfferedNode {
+    /// Processors of the node.
+    pub processors: Processors,
+    /// Speed of one of them.
+    #[serde(with = "float")]
+    pub speed: f64,
 }
 
 /// Progress of the job, in its own units.
@@ -159,22 +149,22 @@ pub struct Snapshot {
     pub mode: Mode,
     /// Aggregates of the job's clusters.
     pub clusters: BTreeMap<ClusterId, ClusterAggregate>,
-    /// Members of each cluster according to the membership, where known. An aggregate with far more
-    /// is not believed.
-    pub members: BTreeMap<ClusterId, u32>,
+    /// Processors of each cluster's members according to the membership, where known. An aggregate
+    /// with far more is not believed.
+    pub members: BTreeMap<ClusterId, Processors>,
     /// Clusters whose report is overdue.
     pub late: BTreeSet<ClusterId>,
     /// Node and cluster of the root.
     pub root: Option<RootNode>,
-    /// Minimum nodes of the job; 0 counts as 1.
-    pub min_nodes: u32,
-    /// Maximum nodes of the job; absent: no limit.
-    pub max_nodes: Option<u32>,
-    /// Nodes requested and not arrived, as the *scheduler* last reported. A request that the
+    /// Minimum processors of the job; 0 counts as 1.
+    pub min_processors: Processors,
+    /// Maximum processors of the job; absent: no limit.
+    pub max_processors: Option<Processors>,
+    /// Processors requested and not arrived, as the *scheduler* last reported. A request that the
     /// scheduler does not know was lost, and is repeated.
-    pub requested: u32,
-    /// Nodes that any party asked to leave, and that are still members.
-    pub leaving: BTreeSet<NodeId>,
+    pub requested: Processors,
+    /// Nodes that any party asked to leave, and that are still members, with their processors.
+    pub leaving: BTreeMap<NodeId, Processors>,
     /// Crashes since the last period.
     pub crashes: Vec<Crash>,
     /// Estimates of links between clusters.

@@ -1,6 +1,7 @@
 //! Tables for each point that the specification's B6 lists as open or contradictory, by its number.
 
 use springtide_base::id::Epoch;
+use springtide_base::processors::Processors;
 
 use super::case::*;
 use super::*;
@@ -44,7 +45,7 @@ fn open_point_1_size() {
 /// policy grows to the last good capacity while efficiency is above Emin, as a setting.
 #[test]
 fn open_point_2_refill_after_a_loss() {
-    let good = Capacity { nodes: 36, speed: 36.0 };
+    let good = Capacity { processors: 36.into(), speed: 36.0 };
     let lost = Refill { to: good, cause: RemovalCause::Link, undo: false, tick: 0 };
     let table = [
         // nodes, efficiency, lost capacity, asked for
@@ -68,7 +69,8 @@ fn open_point_2_refill_after_a_loss() {
         WorkerGroup("a", 12, 2.0, 0.6, 0.0),
         WorkerGroup("b", 12, 1.0, 0.6, 0.0),
     ]);
-    case.memory.refill = Some(Refill { to: Capacity { nodes: 36, speed: 39.0 }, ..lost });
+    case.memory.refill =
+        Some(Refill { to: Capacity { processors: 36.into(), speed: 39.0 }, ..lost });
     let decision = case.decide();
     assert_eq!(asked(&decision), 2, "{}", text(&decision));
     // A crash starts a replacement, from the capacity of the last good period, unless the setting
@@ -77,7 +79,7 @@ fn open_point_2_refill_after_a_loss() {
         let mut case = PolicyTestJob::even(20, 0.4);
         case.settings.refill = refill;
         case.decide();
-        assert_eq!(case.memory.last_good, Some(Capacity { nodes: 20, speed: 20.0 }));
+        assert_eq!(case.memory.last_good, Some(Capacity { processors: 20.into(), speed: 20.0 }));
         case.workers.get_mut(&"b".into()).unwrap().clear();
         let crash = |i| Crash { node: format!("b{i}").as_str().into(), cluster: "b".into() };
         case.snapshot.crashes = (0..10).map(crash).collect();
@@ -102,10 +104,10 @@ fn open_point_3_the_sum_and_the_jump() {
     let mut trial = Trial {
         aim: Aim::Shrink,
         tick: 0,
-        before: Measured { nodes: 4, efficiency: 0.22, useful: 3.5 },
-        prediction: Measured { nodes: 3, efficiency: 1.0, useful: 3.5 },
+        before: Measured { processors: 4.into(), efficiency: 0.22, useful: 3.5 },
+        prediction: Measured { processors: 3.into(), efficiency: 1.0, useful: 3.5 },
         lost: 2.0,
-        removed: 1,
+        removed: 1.into(),
         term: None,
         requirements: Requirements::default(),
         seen: 1,
@@ -118,7 +120,7 @@ fn open_point_3_the_sum_and_the_jump() {
     without.memory.trial = Some(trial.clone());
     let decision = without.decide();
     assert!(says(&decision, "removing surplus nodes did not help"), "{}", text(&decision));
-    assert!(says(&decision, "the removal is undone: 1 node wanted back"));
+    assert!(says(&decision, "the removal is undone: 1 processor is wanted back"));
     // If the others had taken over its work, it would have helped, regardless of efficiency.
     trial.useful = 3.4;
     let mut taken = PolicyTestJob::of(&[WorkerGroup("a", 3, 1.2, 0.05, 0.0)]);
@@ -178,7 +180,7 @@ fn open_point_5_too_little_work_or_overloaded_nodes() {
     // band.
     let decision = idle.decide();
     assert!(says(&decision, "removing surplus nodes did not help"), "{}", text(&decision));
-    assert!(says(&decision, "no shrinking below 24 nodes for 300 s"), "{}", text(&decision));
+    assert!(says(&decision, "no shrinking below 24 processors for 300 s"), "{}", text(&decision));
     assert_eq!(asked(&decision), 9);
     idle.obey(&decision, 1.0);
     // It is not repeated for a while.
@@ -245,9 +247,9 @@ fn open_point_7_joining_and_leaving_nodes_do_not_count() {
         WorkerStats { speed: Some(0.001), overhead: 1.0, ..case.worker("b0").clone() };
     *case.worker("b1") =
         WorkerStats { leaving: true, overhead: 1.0, speed: Some(9.0), ..case.worker("b1").clone() };
-    case.snapshot.leaving.insert("b1".into());
+    case.snapshot.leaving.insert("b1".into(), Processors::ONE);
     let decision = case.decide();
-    assert_eq!(decision.nodes, 8);
+    assert_eq!(decision.processors, 8.into());
     assert!((decision.efficiency.unwrap() - 0.4).abs() < 1e-12);
     assert!(
         says(&decision, "1 joining, not counted, 1 leaving, not counted"),
@@ -259,7 +261,7 @@ fn open_point_7_joining_and_leaving_nodes_do_not_count() {
         WorkerGroup("a", 6, 1.0, 0.7, 0.0),
         WorkerGroup("b", 6, 0.1, 0.7, 0.0),
     ]);
-    case.snapshot.leaving.extend(["b0".into(), "b1".into()]);
+    case.snapshot.leaving.extend(["b0", "b1"].map(|node| (node.into(), Processors::ONE)));
     case.memory.leaving_since_s = Some(-100.0); // beyond the maximum wait
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision), ["b2", "b3", "b4", "b5"], "{}", text(&decision));
@@ -313,20 +315,20 @@ fn open_point_8_minimum_bandwidth() {
 fn open_point_9_never_removed() {
     // The minimum, in a removal of nodes.
     let mut case = PolicyTestJob::even(10, 0.1);
-    case.snapshot.min_nodes = 8;
+    case.snapshot.min_processors = 8.into();
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision).len(), 2);
-    assert!(says(&decision, "3 nodes should have gone and stayed: the job must have 8"));
+    assert!(says(&decision, "3 processors should have gone and stayed: the job must have 8"));
     // The minimum, in a removal of a cluster: replacements from other clusters come first.
     let groups = [WorkerGroup("a", 6, 1.0, 0.8, 0.05), WorkerGroup("c", 4, 1.0, 0.9, 0.6)];
     let mut case = PolicyTestJob::of(&groups);
-    case.snapshot.min_nodes = 8;
+    case.snapshot.min_processors = 8.into();
     let decision = case.decide();
     assert_eq!((cluster_removed(&decision), asked(&decision)), (None, 2), "{}", text(&decision));
     assert!(request(&decision).avoid_clusters.contains(&"c".into()));
     // Where the maximum leaves no room for replacements, the cluster stays.
     let mut case = PolicyTestJob::of(&groups);
-    (case.snapshot.min_nodes, case.snapshot.max_nodes) = (10, Some(10));
+    (case.snapshot.min_processors, case.snapshot.max_processors) = (10.into(), Some(10.into()));
     assert!(case.decide().actions.is_empty());
     // The last cluster is not removed.
     let mut case = PolicyTestJob::of(&[WorkerGroup("a", 6, 1.0, 0.9, 0.6)]);
@@ -404,7 +406,7 @@ fn open_point_9_never_removed() {
     assert_eq!(cluster_removed(&case.decide()), Some("a"));
     // Its node is drained.
     let mut case = PolicyTestJob::even(6, 0.4);
-    case.snapshot.leaving.insert("a0".into());
+    case.snapshot.leaving.insert("a0".into(), Processors::ONE);
     let decision = case.decide();
     assert!(
         matches!(&decision.actions[..], [AdaptationAction::MoveRoot { to, .. }] if to.as_str() == "b0")
@@ -412,12 +414,12 @@ fn open_point_9_never_removed() {
     assert!(says(&decision, "its node was asked to leave"));
     // In a single cluster it moves within it; on a single node it stays, with a reason.
     let mut case = PolicyTestJob::of(&[WorkerGroup("a", 3, 1.0, 0.6, 0.0)]);
-    case.snapshot.leaving.insert("a0".into());
+    case.snapshot.leaving.insert("a0".into(), Processors::ONE);
     assert!(
         matches!(&case.decide().actions[..], [AdaptationAction::MoveRoot { to, .. }] if to.as_str() == "a1")
     );
     let mut case = PolicyTestJob::of(&[WorkerGroup("a", 1, 1.0, 0.6, 0.0)]);
-    case.snapshot.leaving.insert("a0".into());
+    case.snapshot.leaving.insert("a0".into(), Processors::ONE);
     assert!(says(&case.decide(), "the job's root stays on node a0"));
 }
 
@@ -475,12 +477,12 @@ fn no_node_is_removed_during_a_recovery() {
     assert_eq!(cluster_removed(&case.decide()), Some("b"));
     // Silent members block removals as long as they are silent.
     let mut case = PolicyTestJob::of(&[WorkerGroup("a", 4, 1.0, 0.9, 0.02)]);
-    case.snapshot.members = [("a".into(), 4), ("c".into(), 3)].into();
+    case.snapshot.members = [("a".into(), 4.into()), ("c".into(), 3.into())].into();
     for _ in 0..5 {
         let decision = case.decide();
         assert!(removed(&decision).is_empty() && says(&decision, "are silent"));
     }
-    case.snapshot.members = [("a".into(), 4)].into();
+    case.snapshot.members = [("a".into(), 4.into())].into();
     case.snapshot.late = ["a".into()].into();
     assert!(says(&case.decide(), "are silent"));
     case.snapshot.late.clear();

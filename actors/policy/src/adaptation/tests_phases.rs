@@ -157,7 +157,7 @@ fn workers_without_work_count_as_waiting() {
     });
     let decision = case.decide();
     assert_eq!(
-        (decision.nodes, decision.efficiency.map(|e| (e * 1000.0).round())),
+        (decision.processors.get(), decision.efficiency.map(|e| (e * 1000.0).round())),
         (20, Some(475.0))
     );
     assert!(says(&decision, "10 without work so far"), "{}", text(&decision));
@@ -176,7 +176,7 @@ fn workers_without_work_count_as_waiting() {
             (w.speed, w.overhead, w.overhead_inter) = (None, 0.5, 0.1);
         }
     });
-    assert_eq!(case.decide().nodes, 10);
+    assert_eq!(case.decide().processors, 10.into());
     // Where no speed is known, none is presumed.
     case.each(|w| (w.speed, w.overhead) = (None, 1.0));
     assert_eq!(case.decide().efficiency, None);
@@ -204,17 +204,10 @@ fn growth_is_not_judged_while_a_link_is_suspect() {
 /// in vain.
 #[test]
 fn the_link_of_a_cluster_in_quarantine_is_measured() {
-    let groups = [WorkerGroup("a", 10, 1.0, 0.55, 0.01), WorkerGroup("b", 4, 1.0, 0.95, 0.9)];
-    let mut case = PolicyTestJob::of(&groups);
-    case.uplink("b", 1e5);
-    case.each(|w| w.overhead = w.overhead.max(0.8));
-    let decision = case.decide();
-    assert_eq!(cluster_removed(&decision), Some("b"), "{}", text(&decision));
-    case.obey(&decision, 1.0);
-    case.each(|w| (w.overhead, w.overhead_inter) = (0.3, 0.01));
+    let mut case = PolicyTestJob::without_b();
     // Its free nodes, and the measured bandwidth to them.
     let offer = |bandwidth, measured_s| NodeOffer {
-        free: 4,
+        free: 4.into(),
         bandwidth: Some(bandwidth),
         measured_s,
         ..NodeOffer::default()
@@ -259,13 +252,16 @@ fn an_unmeasured_link_is_measured_after_its_removal() {
         case.obey(&decision, 1.0);
         case.each(|w| (w.overhead, w.overhead_inter) = (0.1, 0.01));
         let b = ClusterId::from("b");
-        case.snapshot.offers.insert(b.clone(), NodeOffer { free: 4, ..NodeOffer::default() });
+        case.snapshot
+            .offers
+            .insert(b.clone(), NodeOffer { free: 4.into(), ..NodeOffer::default() });
         let (mut explanation, mut tried) = (String::new(), false);
         for _ in 1..=30u32 {
             let decision = case.decide();
             if decision.actions.contains(&AdaptationAction::Measure { cluster: b.clone() }) {
                 let (bandwidth, measured_s) = (Some(carries), Some(5.0));
-                let offer = NodeOffer { free: 4, bandwidth, measured_s, ..NodeOffer::default() };
+                let offer =
+                    NodeOffer { free: 4.into(), bandwidth, measured_s, ..NodeOffer::default() };
                 case.snapshot.offers.insert(b.clone(), offer);
             }
             explanation += &text(&decision);
@@ -356,9 +352,9 @@ fn a_job_at_its_maximum_replaces_a_slow_node() {
             WorkerGroup("a", 4, 1.0, waits, 0.0),
             WorkerGroup("b", 1, speed, waits, 0.0),
         ]);
-        let offer = NodeOffer { free, speed: Some(1.0), ..NodeOffer::default() };
+        let offer = NodeOffer { free: free.into(), speed: Some(1.0), ..NodeOffer::default() };
         case.snapshot.offers.insert("a".into(), offer);
-        case.snapshot.max_nodes = Some(5);
+        case.snapshot.max_processors = Some(5.into());
         let decision = case.decide();
         let explanation = text(&decision);
         let row = format!("{speed} {free} {efficiency}: {explanation}");

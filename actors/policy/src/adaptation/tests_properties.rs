@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use springtide_base::id::{ClusterId, Epoch, NodeId};
+use springtide_base::processors::Processors;
 
 use super::model::{PolicyWorld, check};
 use super::*;
@@ -128,8 +129,9 @@ proptest! {
         for list in named(workers).values() {
             let aggregate = ClusterAggregate::of(list, &agreed);
             prop_assert!(aggregate.is_sound(), "{aggregate:?}");
-            let total = aggregate.staying() + aggregate.leaving;
-            prop_assert_eq!(total as usize, list.len());
+            let total = aggregate.staying().saturating_add(aggregate.leaving);
+            let processors = list.iter().map(WorkerStats::processors).sum();
+            prop_assert_eq!(total, processors);
             let text = serde_json::to_string(&aggregate).unwrap();
             let back: ClusterAggregate = serde_json::from_str(&text).unwrap();
             prop_assert_eq!(serde_json::to_string(&back).unwrap(), text);
@@ -206,22 +208,26 @@ fn snapshot(
     let cluster = |i: u8| -> ClusterId { format!("c{i}").as_str().into() };
     let agreed = SharedParameters::of(memory, settings);
     let lists = named(step.workers.clone());
+    let all: BTreeMap<&NodeId, Processors> =
+        lists.values().flatten().map(|w| (&w.node, w.processors())).collect();
+    let size = |node: &NodeId| all.get(node).copied().unwrap_or(Processors::ONE);
     let at = usize::from(step.root) % step.workers.len().max(1);
     let root =
         step.workers.get(at).map(|(c, _)| RootNode { node: node(at as u8), cluster: cluster(*c) });
     let mut clusters: BTreeMap<_, _> =
         lists.iter().map(|(id, list)| (id.clone(), ClusterAggregate::of(list, &agreed))).collect();
-    let members = lists.iter().map(|(id, list)| (id.clone(), list.len() as u32)).collect();
+    let processors = |list: &[WorkerStats]| list.iter().map(WorkerStats::processors).sum();
+    let members = lists.iter().map(|(id, list)| (id.clone(), processors(list))).collect();
     if let Some((how, c)) = step.spoil.zip(clusters.values_mut().next()) {
         match how % 4 {
             0 => c.max_speed = f64::NAN,
-            1 => c.counted = u32::MAX,
+            1 => c.counted = Processors::MAX,
             2 => c.worst.reverse(),
             _ => c.uplink.bandwidth = Some(-5.0),
         }
     }
     let offer = |&(c, free, speed, bandwidth): &(u8, u32, Option<f64>, Option<f64>)| {
-        (cluster(c), NodeOffer { free, speed, bandwidth, ..NodeOffer::default() })
+        (cluster(c), NodeOffer { free: free.into(), speed, bandwidth, ..NodeOffer::default() })
     };
     Snapshot {
         epoch: Epoch(1),
@@ -233,10 +239,10 @@ fn snapshot(
         members,
         late: BTreeSet::new(),
         root,
-        min_nodes: step.bounds.0,
-        max_nodes: step.bounds.1,
-        requested: step.requested,
-        leaving: step.leaving.iter().map(|&i| node(i)).collect(),
+        min_processors: step.bounds.0.into(),
+        max_processors: step.bounds.1.map(Processors),
+        requested: step.requested.into(),
+        leaving: step.leaving.iter().map(|&i| (node(i), size(&node(i)))).collect(),
         crashes: step
             .crashed
             .iter()
@@ -406,7 +412,7 @@ proptest! {
                 .map(|(name, n)| (*name, 16, if *name == "c0" { n } else { n / 2 }))
                 .collect();
         let mut world = PolicyWorld::of(&clusters);
-        (world.max_nodes, world.noise, world.seed) = (max, noise, seed);
+        (world.max_processors, world.noise, world.seed) = (max, noise, seed);
         for (pause, blow) in &blows {
             match blow {
                 Fault::Load(c, load) => world.load(names[usize::from(*c)], *load),

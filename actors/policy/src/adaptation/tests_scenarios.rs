@@ -150,7 +150,7 @@ fn scenario_5_where_efficiency_stays_in_the_band() {
     let efficiency = decision.efficiency.unwrap();
     assert!(efficiency > 0.3 && efficiency < 0.5, "{efficiency}");
     assert!(
-        matches!(&decision.actions[..], [AdaptationAction::Request(r)] if r.count == 12),
+        matches!(&decision.actions[..], [AdaptationAction::Request(r)] if r.count.get() == 12),
         "{decision:?}"
     );
     let mut off = paper();
@@ -365,20 +365,22 @@ fn decisions_are_explained_in_sentences() {
     let explanation = explain(&world.log, None).join("\n");
     for part in [
         "removed fs1-00, fs1-01",
-        "node fs1-00 of cluster fs1 is removed: it is slow (badness 2",
-        "only the 12 bad of 18 nodes are removed",
+        "node fs1-00 of cluster fs1 with 1 processor is removed: it is slow (badness 2",
+        "only bad nodes with 12 processors are removed, not 18 processors",
         "node fs1-00 is in quarantine for 5400 s (it is slow, time 1)",
-        "removing bad nodes helped: 36 nodes at efficiency 0.",
-        "12 nodes asked for (replacing lost nodes)",
+        "removing bad nodes helped: 36 processors at efficiency 0.",
+        "12 processors asked for (replacing lost nodes)",
     ] {
         assert!(explanation.contains(part), "{part} is not in\n{explanation}");
     }
     let of_node = explain_node(&world.log, &"fs1-03".into(), Some(&"fs1".into()));
     assert!(
-        of_node.iter().any(|line| line.contains("fs1-03 of cluster fs1 is removed")),
+        of_node
+            .iter()
+            .any(|line| line.contains("fs1-03 of cluster fs1 with 1 processor is removed")),
         "{of_node:?}"
     );
     let at = explain(&world.log, Some(200.0)).join("\n");
     assert!(at.starts_with("180.0 s, period 1: changed nothing"), "{at}");
-    assert!(at.contains("the number of nodes is right"), "{at}");
+    assert!(at.contains("the number of processors is right"), "{at}");
 }

@@ -1,6 +1,7 @@
 //! Tables of single decisions: bounds, terms, learning, migration, implausible reports.
 
 use springtide_base::id::{ClusterId, Incarnation};
+use springtide_base::processors::Processors;
 
 use super::case::*;
 use super::*;
@@ -18,17 +19,18 @@ fn the_jobs_bounds_are_mended_at_once() {
     ] {
         let mut case = PolicyTestJob::even(n, 0.4);
         case.memory.cool_until = 1000;
-        (case.snapshot.min_nodes, case.snapshot.max_nodes) = (min, max);
-        case.snapshot.requested = requested;
+        (case.snapshot.min_processors, case.snapshot.max_processors) =
+            (Processors(min), max.map(Processors));
+        case.snapshot.requested = requested.into();
         let decision = case.decide();
         let got = (asked(&decision), removed(&decision).len());
         assert_eq!(got, (up, down), "{n} {requested} {min} {max:?}\n{}", text(&decision));
     }
     // Growth stops at the maximum.
     let mut case = PolicyTestJob::even(10, 0.9);
-    case.snapshot.max_nodes = Some(13);
+    case.snapshot.max_processors = Some(13.into());
     assert_eq!(asked(&case.decide()), 3);
-    case.snapshot.requested = 3;
+    case.snapshot.requested = 3.into();
     (0..3).for_each(|_| assert_eq!(asked(&case.decide()), 0));
 }
 
@@ -36,13 +38,13 @@ fn the_jobs_bounds_are_mended_at_once() {
 fn a_minimum_is_requested_before_any_measurement() {
     let mut case = PolicyTestJob::even(4, 0.4);
     case.each(|w| w.joined = 0);
-    case.snapshot.min_nodes = 6;
+    case.snapshot.min_processors = 6.into();
     let decision = case.decide();
     assert_eq!(asked(&decision), 2);
-    case.snapshot.requested = 2;
+    case.snapshot.requested = 2.into();
     let decision = case.decide();
     assert!(
-        says(&decision, "no node is measured yet (4 in their grace period"),
+        says(&decision, "no processor is measured yet (4 in their grace period"),
         "{}",
         text(&decision)
     );
@@ -64,8 +66,9 @@ fn terms_end_early_after_a_better_measurement() {
     {
         let mut case = case.clone();
         if let Some(speed) = speed {
-            let nodes = [("b0".into(), speed)].into();
-            let offer = NodeOffer { free: 4, nodes, ..NodeOffer::default() };
+            let own = OfferedNode { processors: Processors::ONE, speed };
+            let nodes = [("b0".into(), own)].into();
+            let offer = NodeOffer { free: 4.into(), nodes, ..NodeOffer::default() };
             case.snapshot.offers.insert("b".into(), offer);
         }
         case.memory.clock_s += 10.0 * f64::from(later);
@@ -132,10 +135,10 @@ fn weights_stay_within_bounds() {
             case.memory.trial = Some(Trial {
                 aim: Aim::Cure,
                 tick: case.memory.tick.saturating_sub(3),
-                before: Measured { nodes: 8, efficiency: 0.2, useful: 1.6 },
+                before: Measured { processors: 8.into(), efficiency: 0.2, useful: 1.6 },
                 prediction: Measured::default(),
                 lost: if helped { 0.0 } else { 1.6 },
-                removed: 4,
+                removed: 4.into(),
                 term: Some(if i % 2 == 0 { Term::Speed } else { Term::Link }),
                 requirements: Requirements::default(),
                 seen: 2,
@@ -159,11 +162,11 @@ fn growth_that_did_not_help_is_not_repeated_until_conditions_change() {
     assert_eq!(asked(&decision), 3);
     case.obey(&decision, 1.0).each(|w| w.overhead = 1.0 - 0.42); // 13 nodes do what 10 did
     (0..3).for_each(|_| assert!(case.decide().actions.is_empty()));
-    assert_eq!(case.memory.ceiling.map(|limit| limit.nodes), Some(10));
+    assert_eq!(case.memory.ceiling.map(|limit| limit.processors.get()), Some(10));
     case.each(|w| w.overhead = 0.45);
     let decision = case.decide();
     assert_eq!(asked(&decision), 0);
-    assert!(says(&decision, "no growth beyond 10 nodes"), "{}", text(&decision));
+    assert!(says(&decision, "no growth beyond 10 processors"), "{}", text(&decision));
     case.each(|w| w.overhead = 0.2);
     assert!(asked(&case.decide()) > 0, "that is another load");
 }
@@ -180,7 +183,7 @@ fn growth_that_did_harm_is_undone() {
         (0..4).for_each(|_| assert!(case.decide().actions.is_empty()));
         let decision = case.decide();
         assert_eq!(removed(&decision).len(), gone, "{efficiency}\n{}", text(&decision));
-        assert_eq!(says(&decision, "with 3 nodes more the job did less"), gone > 0);
+        assert_eq!(says(&decision, "with 3 processors more the job did less"), gone > 0);
     }
 }
 
@@ -205,10 +208,10 @@ fn migration_is_worth_it_or_not() {
             WorkerGroup("a", 8, 1.0, 0.45, 0.0),
             WorkerGroup("b", 4, 0.2, 0.45, 0.0),
         ]);
-        let offer = NodeOffer { free, speed, ..NodeOffer::default() };
+        let offer = NodeOffer { free: Processors(free), speed, ..NodeOffer::default() };
         case.snapshot.offers.insert("c".into(), offer);
         (case.snapshot.elapsed_s, case.snapshot.progress) = (elapsed_s, progress);
-        case.snapshot.max_nodes = max;
+        case.snapshot.max_processors = max.map(Processors);
         let decision = case.decide();
         let row = format!("{free} {speed:?} {elapsed_s} {progress:?} {max:?}\n{}", text(&decision));
         assert_eq!(asked(&decision), up, "{row}");
@@ -304,7 +307,7 @@ fn speeds_of_free_nodes_are_reduced_by_their_link() {
             WorkerGroup("b", 4, 1.0, 0.7, 0.4),
         ]);
         case.snapshot.elapsed_s = 1000.0;
-        let offer = NodeOffer { free: 4, speed: Some(speed), ..NodeOffer::default() };
+        let offer = NodeOffer { free: 4.into(), speed: Some(speed), ..NodeOffer::default() };
         case.snapshot.offers.insert(cluster.into(), offer);
         let decision = case.decide();
         assert_eq!(asked(&decision), up, "{cluster} {speed}\n{}", text(&decision));
@@ -398,15 +401,15 @@ fn a_false_report_does_not_change_a_decision() {
     // A whole cluster is excluded if its numbers contradict each other or exceed all known speeds
     // by far.
     let spoil: [fn(&mut ClusterAggregate); 5] = [
-        |c| c.counted = 1000,
+        |c| c.counted = 1000.into(),
         |c| c.max_speed = f64::NAN,
         |c| c.max_speed = 1e9,
-        |c| c.counted = 1,
+        |c| c.counted = 1.into(),
         |c| c.worst[0].inter = 3.0,
     ];
     for spoil in spoil {
         let mut case = PolicyTestJob::even(12, 0.4);
-        case.snapshot.members = [("a".into(), 6), ("b".into(), 6)].into();
+        case.snapshot.members = [("a".into(), 6.into()), ("b".into(), 6.into())].into();
         case.decide();
         case.aggregate();
         spoil(case.snapshot.clusters.get_mut(&"b".into()).unwrap());
@@ -420,7 +423,7 @@ fn a_false_report_does_not_change_a_decision() {
     case.decide();
     case.each(|w| w.speed = w.speed.map(|s| 1000.0 * s));
     let decision = case.decide();
-    assert_eq!((decision.nodes, decision.flags.is_empty()), (12, true));
+    assert_eq!((decision.processors.get(), decision.flags.is_empty()), (12, true));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! system.
 
 use springtide_base::id::Epoch;
+use springtide_base::processors::Processors;
 
 use super::case::*;
 use super::*;
@@ -10,18 +11,18 @@ use super::*;
 #[test]
 fn trap_21_never_both() {
     let mut case = PolicyTestJob::even(20, 0.2);
-    case.snapshot.requested = 7;
+    case.snapshot.requested = 7.into();
     let decision = case.decide_patiently();
     assert!(matches!(
         &decision.actions[..],
-        [AdaptationAction::Withdraw { count: 7 }, AdaptationAction::Remove { .. }]
+        [AdaptationAction::Withdraw { count: Processors(7) }, AdaptationAction::Remove { .. }]
     ));
     // Within the band, requests under way are not needed.
     let mut case = PolicyTestJob::even(20, 0.45);
-    case.snapshot.requested = 3;
+    case.snapshot.requested = 3.into();
     let decision = case.decide();
     assert!(
-        matches!(&decision.actions[..], [AdaptationAction::Withdraw { count: 3 }]),
+        matches!(&decision.actions[..], [AdaptationAction::Withdraw { count: Processors(3) }]),
         "{}",
         text(&decision)
     );
@@ -46,7 +47,7 @@ fn traps_23_and_29_plans_are_compared_with_the_scheduler() {
         [(0, 0, 10), (10, 0, 0), (4, 0, 6), (0, 4, 6), (6, 4, 0), (50, 0, 0)]
     {
         let mut case = PolicyTestJob::even(20, 0.6);
-        case.snapshot.requested = requested;
+        case.snapshot.requested = requested.into();
         let like = case.worker("a0").clone();
         for i in 0..joining {
             let node = format!("new{i}").as_str().into();
@@ -63,7 +64,7 @@ fn traps_23_and_29_plans_are_compared_with_the_scheduler() {
     // An unmet request is withdrawn after a while, then made from current knowledge.
     let mut case = PolicyTestJob::even(20, 0.6);
     case.decide();
-    case.snapshot.requested = 10;
+    case.snapshot.requested = 10.into();
     let mut withdrawn = 0;
     for _ in 0..8 {
         let decision = case.decide();
@@ -74,7 +75,7 @@ fn traps_23_and_29_plans_are_compared_with_the_scheduler() {
         }
     }
     assert_eq!(withdrawn, 1);
-    case.snapshot.requested = 0;
+    case.snapshot.requested = 0.into();
     assert_eq!(asked(&case.decide()), 10);
 }
 
@@ -100,7 +101,7 @@ fn trap_24_epochs_fence() {
 #[test]
 fn trap_25_leaving_nodes_are_no_targets() {
     let mut case = PolicyTestJob::even(6, 0.8);
-    case.snapshot.leaving.extend(["a0".into(), "b0".into()]);
+    case.snapshot.leaving.extend(["a0", "b0"].map(|node| (node.into(), Processors::ONE)));
     let decision = case.decide();
     assert!(
         matches!(&decision.actions[0], AdaptationAction::MoveRoot { to, .. } if to.as_str() == "b1")
@@ -129,7 +130,7 @@ fn trap_27_the_tail_is_left_alone() {
 #[test]
 fn trap_28_a_planned_leave_is_no_crash() {
     let mut case = PolicyTestJob::even(20, 0.4);
-    case.snapshot.leaving.insert("b9".into());
+    case.snapshot.leaving.insert("b9".into(), Processors::ONE);
     case.snapshot.crashes = vec![Crash { node: "b9".into(), cluster: "b".into() }];
     let decision = case.decide();
     assert!(!says(&decision, "crashed") && case.memory.quarantine.is_empty());
@@ -173,7 +174,7 @@ fn changes_by_the_scheduler_are_no_actions_of_the_policy() {
 #[test]
 fn leaving_nodes_delay_removals_for_a_limited_time() {
     let mut case = PolicyTestJob::even(20, 0.15);
-    case.snapshot.leaving.extend(["b8".into(), "b9".into()]);
+    case.snapshot.leaving.extend(["b8", "b9"].map(|node| (node.into(), Processors::ONE)));
     let patient = (60.0 / case.snapshot.period_s).ceil() as u32;
     for _ in 0..patient {
         let decision = case.decide();
@@ -187,7 +188,7 @@ fn leaving_nodes_delay_removals_for_a_limited_time() {
     assert!(gone, "they do not hold it up for ever");
     // The nodes are gone: the band applies again.
     let mut case = PolicyTestJob::even(20, 0.15);
-    case.snapshot.leaving.insert("b9".into());
+    case.snapshot.leaving.insert("b9".into(), Processors::ONE);
     case.decide();
     case.snapshot.leaving.clear();
     let gone = (0..10).any(|_| !removed(&case.decide()).is_empty());

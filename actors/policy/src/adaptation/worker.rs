@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{Incarnation, NodeId};
+use springtide_base::processors::Processors;
 
 use super::number::{float, maybe_float};
 use super::settings::AdaptationSettings;
@@ -25,7 +26,7 @@ const WINDOWS: usize = 8;
 /// Maximum periods over which overheads are averaged.
 pub(super) const SPAN_MAX: u32 = 32;
 
-/// Statistics of one worker in one period. A node with several threads reports the sum of their
+/// Statistics of one worker in one period. A node with several processors reports the sum of their
 /// speeds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -34,7 +35,7 @@ pub struct WorkerStats {
     pub node: NodeId,
     /// Incarnation of this node.
     pub incarnation: Incarnation,
-    /// Number of compute threads.
+    /// Number of compute threads, one for each processor; 0 if it is unknown.
     pub threads: u32,
     /// Work units or benchmark runs per second, in the job's own unit; absent until measured.
     #[serde(with = "maybe_float")]
@@ -171,6 +172,16 @@ impl WorkerStats {
         }
     }
 
+    /// Processors of the worker's node.
+    pub fn processors(&self) -> Processors {
+        Processors::of_node(self.threads)
+    }
+
+    /// Mean speed of its processors; 0 until measured.
+    pub(super) fn processor_speed(&self) -> f64 {
+        self.speed.unwrap_or(0.0) / f64::from(self.processors())
+    }
+
     /// Standard error of the useful work that follows from that of the speed. A report from an
     /// earlier period has a larger one.
     pub(super) fn useful_error(&self) -> f64 {
@@ -260,7 +271,7 @@ impl WorkerHistory {
     /// Adds the mean overhead of a window, and returns the standard error of such a mean.
     ///
     /// It is from the median of the differences between successive windows, which one change of the
-    /// job does not move. Zero while there is no earlier window.
+    /// job does not move. Zero while there are fewer than three differences.
     fn window_error(&mut self, span: u32, overhead: f64) -> f64 {
         if self.windows.0 != span {
             self.windows = (span, VecDeque::new());
@@ -273,7 +284,7 @@ impl WorkerHistory {
         }
         let mut changes: Vec<f64> =
             windows.iter().zip(windows.iter().skip(lag)).map(|(a, b)| (b - a).abs()).collect();
-        if changes.is_empty() {
+        if changes.len() < 3 {
             return 0.0;
         }
         changes.sort_by(f64::total_cmp);

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_base::processors::Processors;
 use springtide_metrics::{BenchmarkSpec, SpecId, SpeedMeasurement};
 use springtide_net::membership::Member;
 use springtide_net::net::Contact;
@@ -21,7 +22,8 @@ use super::{ResizeAck, ResizeError};
 use crate::job::RootProgress;
 use crate::policy::{NodeOffer, SchedulerRequest};
 
-/// Request of a coordinator to the scheduler: `request.count` nodes *more* than are open already.
+/// Request of a coordinator to the scheduler: `request.count` processors *more* than are open
+/// already.
 ///
 /// All other fields replace those of the open request. The request stays open until it is granted
 /// or withdrawn, or the job ends. Granted nodes follow as [`NodeGrant`].
@@ -31,8 +33,8 @@ pub struct RequestNodes {
     pub job: JobId,
     /// Epoch of the coordinator.
     pub epoch: Epoch,
-    /// Number of additional nodes, and the criteria for all open ones. Speeds are in the unit of
-    /// `benchmark`, or of the last [`SpeedsMeasured`] without one.
+    /// Number of additional processors, and the criteria for all open ones. Speeds are in the unit
+    /// of `benchmark`, or of the last [`SpeedsMeasured`] without one.
     pub request: SchedulerRequest,
     /// Benchmark for nodes of unknown speed: one free node of each kind runs it. Absent: nodes are
     /// ranked by their hardware.
@@ -78,23 +80,23 @@ pub struct GrowthRefused {
     pub number: u64,
 }
 
-/// Request of a coordinator to the scheduler: some of the open nodes are not needed any longer.
+/// Request of a coordinator to the scheduler: some of the open processors are no longer needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WithdrawNodes {
     /// Job that withdraws the request.
     pub job: JobId,
     /// Epoch of the coordinator.
     pub epoch: Epoch,
-    /// Number of nodes that are not needed.
-    pub count: u32,
+    /// Number of processors that are not needed.
+    pub count: Processors,
 }
 
-/// Number of open nodes of a job.
+/// Number of open processors of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenNodes {
-    /// Requested nodes that have not reached the coordinator, including those of a [`NodeGrant`]
-    /// under way.
-    pub open: u32,
+    /// Requested processors that have not reached the coordinator, including those of a
+    /// [`NodeGrant`] under way.
+    pub open: Processors,
 }
 
 /// Reasons why the scheduler refuses a message of a coordinator or node.
@@ -238,10 +240,10 @@ pub struct GetSample {
 pub struct Offers {
     /// Free nodes that run the job's program and are not needed by a waiting job.
     pub offers: BTreeMap<ClusterId, NodeOffer>,
-    /// Number of open nodes, as in [`OpenNodes`].
-    pub open: u32,
-    /// Number of the grid's working nodes, free or not.
-    pub existing: u32,
+    /// Number of open processors, as in [`OpenNodes`].
+    pub open: Processors,
+    /// Number of the processors of the grid's working nodes, free or not.
+    pub existing: Processors,
 }
 
 /// Subscription of a coordinator: notify it when faster nodes become free ([`BetterFree`]).
@@ -251,7 +253,7 @@ pub struct Subscribe {
     pub job: JobId,
     /// Epoch of the coordinator.
     pub epoch: Epoch,
-    /// Speed to exceed, in the job's unit; absent: ends the subscription.
+    /// Speed of a processor to exceed, in the job's unit; absent: ends the subscription.
     pub faster_than: Option<f64>,
 }
 
@@ -291,8 +293,8 @@ pub struct NodeGrant {
     pub job: JobId,
     /// The nodes, best first.
     pub nodes: Vec<GrantedNode>,
-    /// Number of nodes that are still open.
-    pub open: u32,
+    /// Number of processors that are still open.
+    pub open: Processors,
 }
 
 /// A node that a job may use.
@@ -302,9 +304,17 @@ pub struct GrantedNode {
     pub node: NodeId,
     /// Entry of the node for the view.
     pub member: Member,
-    /// Speed in the job's unit, if it was measured on this node or one of its kind.
+    /// Speed of all its processors in the job's unit, if it was measured on this node or one of its
+    /// kind.
     #[serde(default)]
     pub speed: Option<f64>,
+}
+
+impl GrantedNode {
+    /// Processors of the node.
+    pub fn processors(&self) -> Processors {
+        Processors::of_node(self.member.threads)
+    }
 }
 
 /// Order of the scheduler to a coordinator: these nodes must leave the job in order.
@@ -383,16 +393,17 @@ pub enum DrainError {
     },
     /// A job needs the nodes.
     #[error(
-        "{job} needs {min_nodes} nodes and would have {left}: drain fewer of its nodes, wait until \
-         it ends, or cancel it first"
+        "{job} needs {min} and would have {}: drain fewer of its nodes, wait until it ends, or \
+         cancel it first",
+        .left.get()
     )]
     BelowMinimum {
         /// Job that needs them.
         job: JobId,
-        /// Least number of nodes of the job.
-        min_nodes: u32,
-        /// Number of nodes that would remain.
-        left: u32,
+        /// Minimum of the job; of a managed job, the number of nodes.
+        min: Processors,
+        /// Number of processors, or nodes, that would remain.
+        left: Processors,
     },
     /// Another order put the nodes back into service.
     #[error(

@@ -410,8 +410,8 @@ pub(super) fn capacity<'a>(
     capacity
 }
 
-/// The file by which the script of a job is told its `n`th further program, and where it puts that when it has begun.
-pub(super) fn told(base: &Path, what: &str, job: u64, n: u32) -> PathBuf {
+/// The file that gives the script of a job its `n`th further program, or that reports its start.
+pub(super) fn program_file(base: &Path, what: &str, job: u64, n: u32) -> PathBuf {
     let mut name = base.as_os_str().to_owned();
     name.push(format!(".{what}-{job}-{n}"));
     name.into()

@@ -62,7 +62,7 @@ impl SlurmStub {
         begin: u64,
     ) -> Self {
         let mut next = 1;
-        while is_there(&answers::told(&base, "ran", id, next)) {
+        while is_there(&answers::program_file(&base, "ran", id, next)) {
             next += 1;
         }
         let (active, warned, killed, left) = (false, false, false, false);
@@ -135,10 +135,13 @@ impl SlurmStub {
     async fn swap(&mut self, request: &NodeRequest, grace: Duration) -> Result<(), ProviderError> {
         script::check(request)?;
         // One that still waits to be started is replaced.
-        let before = answers::told(&self.base, "next", self.id, self.next - 1);
+        let before = answers::program_file(&self.base, "next", self.id, self.next - 1);
         let replaces = is_there(&before);
-        let next =
-            if replaces { before } else { answers::told(&self.base, "next", self.id, self.next) };
+        let next = if replaces {
+            before
+        } else {
+            answers::program_file(&self.base, "next", self.id, self.next)
+        };
         let begin = length(&request.log);
         let written = script::next(request).and_then(|text| write(&next, &text));
         written.map_err(|source| ProviderError::Log { log: next.clone(), source })?;
@@ -185,7 +188,7 @@ impl SlurmStub {
     /// What waits to be started in it does so no more.
     fn withdraw(&self) {
         // An error: there is none.
-        let _ = fs::remove_file(answers::told(&self.base, "next", self.id, self.next - 1));
+        let _ = fs::remove_file(answers::program_file(&self.base, "next", self.id, self.next - 1));
     }
 
     /// Takes away its files: a script that was killed could not.
@@ -193,7 +196,7 @@ impl SlurmStub {
         let _ = fs::remove_file(answers::listening(&self.base, self.id));
         self.withdraw();
         for n in 1..self.next {
-            let _ = fs::remove_file(answers::told(&self.base, "ran", self.id, n));
+            let _ = fs::remove_file(answers::program_file(&self.base, "ran", self.id, n));
         }
     }
 }

@@ -65,7 +65,8 @@ impl SchedulerCore {
             // It is reporting the job's end.
             (true, None) => {}
             (true, Some(members)) => {
-                let granted: BTreeSet<&NodeId> = job.grants.values().flatten().collect();
+                let granted: BTreeSet<&NodeId> =
+                    job.grants.values().flat_map(|grant| &grant.nodes).collect();
                 let idle = |node: &&NodeId| !members.contains(*node) && !granted.contains(node);
                 let idle: BTreeSet<NodeId> = job.members.iter().filter(idle).cloned().collect();
                 let before = std::mem::replace(&mut job.idle_members, idle.clone());

@@ -8,12 +8,16 @@
 //!    clusters whose *measured* bandwidth is below the minimum. A cluster that may be tried again
 //!    is not excluded. Unknown values exclude no node.
 //! 2. Nodes of clusters whose measured bandwidth is below the minimum come last.
-//! 3. Faster nodes come first. Speeds within 5 % of the fastest of their class are equal, which is
-//!    the precision of benchmarks. Nodes with a known speed precede others. The others rank by
-//!    clock and threads, or by threads alone if any clock is unknown.
+//! 3. Nodes with faster processors come first. Speeds within 5 % of the fastest of their class are
+//!    equal, which is the precision of benchmarks. Nodes with a known speed precede others. The
+//!    others rank by clock, reduced where threads share a core, or without the clock if any is
+//!    unknown.
 //! 4. Among equals, the clusters of `prefer` come first in its order. Then counts the time of a
 //!    transfer by latency and bandwidth ([`LinkRanking`]), and then the name. An unknown value
 //!    counts as the median of the known ones: it is neither the best nor the worst.
+//!
+//! 4. Nodes are taken in this order so that their processors fit the requested number
+//!    ([`select_nodes`]).
 //!
 //! This module must not depend on the source of the data, nor on the use of the nodes.
 
@@ -22,6 +26,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, NodeId};
+use springtide_base::processors::{Processors, select_nodes};
 
 use crate::hardware::Hardware;
 use crate::policy::{LinkRank, LinkRanking, SchedulerRequest};
@@ -36,35 +41,45 @@ const LISTED_MAX: usize = 8;
 pub struct FreeNode {
     /// Cluster of the node.
     pub cluster: ClusterId,
-    /// Speed in the job's unit, if it was measured on this node or one of its kind.
+    /// Speed of all its processors in the job's unit, if it was measured on this node or one of its
+    /// kind.
     pub speed: Option<f64>,
-    /// Number of compute threads.
+    /// Number of compute threads, one for each processor; 0 if unknown.
     pub threads: u32,
     /// Hardware of the node's host.
     pub hardware: Hardware,
 }
 
 impl FreeNode {
-    /// The speed, if it is a valid one.
-    fn known(&self) -> Option<f64> {
-        self.speed.filter(|&speed| is_rate(speed))
+    /// The node's processors. A node of unknown number counts as one.
+    pub fn processors(&self) -> Processors {
+        Processors::of_node(self.threads)
     }
 
-    /// Number of simultaneous threads, times their clock unless `by_threads`.
-    fn rating(&self, by_threads: bool) -> f64 {
-        let at_once = match self.hardware.threads {
-            0 => self.threads,
-            processors => self.threads.min(processors),
+    /// The mean speed of its processors, if it is a valid one.
+    fn known(&self) -> Option<f64> {
+        let speed = self.speed.filter(|&speed| is_rate(speed))?;
+        Some(speed / f64::from(self.processors()))
+    }
+
+    /// Share of a core that each thread has, times the clock unless `without_clock`.
+    fn rating(&self, without_clock: bool) -> f64 {
+        let share = match self.hardware.threads {
+            0 => 1.0,
+            cores => (f64::from(cores) / f64::from(self.processors())).min(1.0),
         };
-        f64::from(at_once) * if by_threads { 1.0 } else { f64::from(self.hardware.mhz) }
+        share * if without_clock { 1.0 } else { f64::from(self.hardware.mhz) }
     }
 }
 
 /// Inputs of a selection.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SelectionInput {
-    /// Greatest number of nodes to select.
-    pub count: u32,
+    /// Number of processors to select.
+    pub count: Processors,
+    /// Greatest number of processors, if no nodes fit `count`. Less than `count` counts as `count`.
+    #[serde(default)]
+    pub most: Processors,
     /// Criteria of the job's request.
     pub request: SchedulerRequest,
     /// Round-trip times from the job's root, in seconds.
@@ -89,9 +104,9 @@ pub enum NodeExclusion {
         /// Minimum rate of the request.
         least: f64,
     },
-    /// The node is too slow.
+    /// The node's processors are too slow.
     Speed {
-        /// Measured speed of the node.
+        /// Measured speed of a processor of the node.
         has: f64,
         /// Minimum speed of the request.
         least: f64,
@@ -137,8 +152,8 @@ pub fn choose(case: &SelectionInput) -> SelectionResult {
         }
     }
     let unknown = || fit.iter().filter(|(_, candidate)| candidate.known().is_none());
-    let by_threads = unknown().any(|(_, candidate)| candidate.hardware.mhz == 0);
-    let value = |candidate: &FreeNode| candidate.known().unwrap_or(candidate.rating(by_threads));
+    let without_clock = unknown().any(|(_, candidate)| candidate.hardware.mhz == 0);
+    let value = |candidate: &FreeNode| candidate.known().unwrap_or(candidate.rating(without_clock));
     let request = &case.request;
     let links =
         LinkRanking::new(case.rtt_s.values(), case.bandwidth.values(), request.min_bandwidth);
@@ -163,9 +178,11 @@ pub fn choose(case: &SelectionInput) -> SelectionResult {
         ranked.push(((class, rank(request, candidate, link(candidate)), id), id, candidate));
     }
     ranked.sort_by_key(|(rank, ..)| *rank);
-    ranked.truncate(case.count as usize);
-    let why = explain(case, fit.len(), by_threads, &ranked, &unfit);
-    SelectionResult { nodes: ranked.into_iter().map(|(_, id, _)| id.clone()).collect(), unfit, why }
+    let sizes = ranked.iter().map(|(.., candidate)| candidate.processors());
+    let selected = select_nodes(sizes, case.count, case.most.max(case.count));
+    let chosen: Vec<_> = selected.into_iter().map(|at| ranked[at]).collect();
+    let why = explain(case, fit.len(), without_clock, &chosen, &unfit);
+    SelectionResult { nodes: chosen.into_iter().map(|(_, id, _)| id.clone()).collect(), unfit, why }
 }
 
 /// Returns why no node of a cluster fits, if so. `bandwidth` has measured rates between each
@@ -215,17 +232,18 @@ fn rank(request: &SchedulerRequest, candidate: &FreeNode, link: LinkRank) -> Nod
 fn explain<K>(
     case: &SelectionInput,
     fit: usize,
-    by_threads: bool,
+    without_clock: bool,
     chosen: &[(K, &NodeId, &FreeNode)],
     unfit: &BTreeMap<NodeId, NodeExclusion>,
 ) -> String {
     let unmeasured = || {
-        let criteria = if by_threads { "threads" } else { "clock and threads" };
+        let criteria = if without_clock { "cores" } else { "clock" };
         format!("not measured, by {criteria}")
     };
     let named = chosen.iter().take(LISTED_MAX).map(|(_, id, candidate)| {
-        let speed = candidate.known().map_or_else(unmeasured, |speed| format!("speed {speed:.3}"));
-        format!("{id} ({speed})")
+        let speed =
+            candidate.known().map_or_else(unmeasured, |speed| format!("speed {speed:.3} each"));
+        format!("{id} ({}, {speed})", candidate.processors())
     });
     let mut names: Vec<String> = named.collect();
     if chosen.len() > LISTED_MAX {

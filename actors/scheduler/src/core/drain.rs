@@ -110,11 +110,10 @@ impl SchedulerCore {
             if !staying.clone().any(|node| nodes.contains(node)) {
                 continue; // the job loses no additional node
             }
-            let left = staying.by_ref().filter(|node| !nodes.contains(*node)).count();
-            let left = u32::try_from(left).unwrap_or(u32::MAX);
-            if left < job.least_nodes {
-                let min_nodes = job.least_nodes;
-                return Err(DrainError::BelowMinimum { job: id, min_nodes, left });
+            let left = staying.by_ref().filter(|node| !nodes.contains(*node));
+            let left = self.counted_by_bounds(id, left);
+            if left < job.least {
+                return Err(DrainError::BelowMinimum { job: id, min: job.least, left });
             }
         }
         Ok(())

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_base::processors::Processors;
 use springtide_metrics::{BenchmarkSpec, SpeedMeasurement};
 use springtide_net::net::Contact;
 
@@ -408,8 +409,8 @@ pub enum SchedulerAction {
         coordinator: NodeId,
         /// The nodes, best first.
         nodes: Vec<GrantedNode>,
-        /// Number of nodes that are still open.
-        open: u32,
+        /// Number of processors that are still open.
+        open: Processors,
         /// Explanation of the selection, in one sentence.
         why: String,
         /// Inputs of the selection.

@@ -200,7 +200,7 @@ impl SchedulerCore {
             return out.push(SchedulerAction::ProtocolViolation { what });
         }
         // The coordinator has received this grant, even if its acknowledgement was lost.
-        job.grants.values_mut().for_each(|nodes| nodes.retain(|granted| granted != node));
+        job.grants.values_mut().for_each(|grant| grant.nodes.retain(|granted| granted != node));
         if let Some(search) = &mut job.search {
             search.member_freed(node);
         }

@@ -57,12 +57,11 @@ pub(super) struct ManagedJob {
     pub(super) former: Option<(Epoch, NodeId)>,
 }
 
-/// Nodes granted to a job by a change, and the requests that they serve.
+/// Nodes granted to a job by a change, and the order that they serve.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GrantRecord {
     pub(super) change: u64,
     pub(super) ordered: u32,
-    pub(super) open: u32,
 }
 
 /// A request for more processors of a job.
@@ -674,7 +673,9 @@ impl SchedulerCore {
         let Some(managed) = self.managing.jobs.get(&id) else { return };
         let wants = match managed.ordered.count {
             0 => {
-                let count = job.open.count;
+                // The manager counts nodes.
+                let size = self.mean_processors(job).get();
+                let count = job.open.count.get().div_ceil(size);
                 let but = if count == 0 { BTreeSet::new() } else { self.unfit_for(job, now) };
                 GrowthOrder { count, but, ..GrowthOrder::default() }
             }

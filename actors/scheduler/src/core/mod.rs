@@ -36,6 +36,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_base::processors::Processors;
 use springtide_net::membership::View;
 use springtide_net::net::Contact;
 use tokio::time::Instant;
@@ -52,7 +53,7 @@ use self::managed::{ManagedJob, ManagerState};
 use self::pool::{ClusterPool, PoolNode, crowded};
 use self::queue::QueuedJob;
 use self::recover::ReturningJob;
-use self::request::{OpenRequest, Subscription};
+use self::request::{OpenGrant, OpenRequest, Subscription};
 use self::speeds::{Speeds, Unit};
 use self::starts::Start;
 use self::takeover::CoordinatorSearch;
@@ -83,8 +84,10 @@ struct ActiveJob {
     issued_to: Option<NodeId>,
     principal: Option<Principal>,
     fingerprint: u64,
-    least_nodes: u32,
-    max_nodes: Option<u32>,
+    /// Minimum of processors; of nodes, if the manager manages it.
+    least: Processors,
+    /// Maximum of processors.
+    max: Option<Processors>,
     /// Nodes that belong to the job.
     members: BTreeSet<NodeId>,
     /// Members that were granted while the job ran. Only its coordinator knows whether they joined.
@@ -96,7 +99,7 @@ struct ActiveJob {
     /// Open request of its coordinator.
     open: OpenRequest,
     /// Grants that the coordinator has not acknowledged.
-    grants: BTreeMap<u64, Vec<NodeId>>,
+    grants: BTreeMap<u64, OpenGrant>,
     /// Unit of its coordinator's speeds.
     unit: Option<Unit>,
     subscription: Option<Subscription>,
@@ -131,8 +134,8 @@ impl ActiveJob {
             view,
             epoch,
             fingerprint: submit.fingerprint,
-            least_nodes: submit.params.min_nodes_or_one(),
-            max_nodes: submit.params.max_nodes,
+            least: submit.params.min_or_one(),
+            max: submit.params.max_processors,
             name: submit.name,
             client: submit.client,
             unanswered: members.clone(),
@@ -172,10 +175,11 @@ impl ActiveJob {
         }
     }
 
-    /// Number of nodes that are requested, and have not reached the coordinator.
-    fn asked(&self) -> u32 {
-        let under_way = self.grants.values().map(Vec::len).sum::<usize>();
-        self.open.count.saturating_add(u32::try_from(under_way).unwrap_or(u32::MAX))
+    /// Number of processors that are requested, and have not reached the coordinator.
+    fn asked(&self, nodes: &BTreeMap<NodeId, PoolNode>) -> Processors {
+        let under_way = self.grants.values().flat_map(|grant| &grant.nodes);
+        let under_way = under_way.filter_map(|node| nodes.get(node)).map(PoolNode::processors);
+        self.open.count.saturating_add(under_way.sum())
     }
 }
 
@@ -307,7 +311,8 @@ impl SchedulerCore {
                 match need.check() {
                     Ok(()) => {
                         submit.params.managed = true;
-                        submit.params.min_nodes = submit.params.min_nodes.max(need.least());
+                        let least = need.least().into();
+                        submit.params.min_processors = submit.params.min_processors.max(least);
                         self.submit_managed(
                             job,
                             ManagedJob::waiting(epoch, submit),

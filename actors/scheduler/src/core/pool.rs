@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use springtide_base::id::{ClusterId, JobId, NodeId};
+use springtide_base::processors::Processors;
 use springtide_net::membership::Member;
 use tokio::time::Instant;
 
@@ -12,7 +13,7 @@ use super::event::SchedulerAction;
 use super::speeds::{Speeds, Unit};
 use super::stubs::OnDemand;
 use super::{ActiveJob, SchedulerCore};
-use crate::policy::NodeOffer;
+use crate::policy::{NodeOffer, OfferedNode};
 use crate::scheduler::{CrowdedHost, NodeRegistration, NodeState, NodeStatus, SiteRegistration};
 
 /// Nodes and properties of a cluster.
@@ -122,6 +123,11 @@ impl PoolNode {
         // A node that has not joined may never do so.
         let away = self.joins && self.state == PoolNodeState::Off;
         self.state != PoolNodeState::Broken && !away && self.drain.is_none()
+    }
+
+    /// Its processors. A node that has not registered counts as one.
+    pub(super) fn processors(&self) -> Processors {
+        Processors::of_node(self.registration.as_ref().map_or(0, |known| known.threads))
     }
 
     /// The registration, if the node runs a program with this registry.
@@ -368,15 +374,20 @@ impl SchedulerCore {
                     .filter(|&s| s >= 0.0 && s.is_finite()),
                 ..NodeOffer::default()
             });
-            offer.free += 1;
+            let processors = Processors::of_node(registration.threads);
+            offer.smallest = match offer.smallest {
+                Processors::ZERO => processors,
+                smallest => smallest.min(processors),
+            };
+            offer.free = offer.free.saturating_add(processors);
             offer_speed(offer, &self.speeds, job.unit, (id, registration), now);
         }
         offers
     }
 }
 
-/// Adds a node's own speed under its name, or its kind's speed. The offer's speed is that of the
-/// slowest kind, so that it never promises too much.
+/// Adds the speed of a node's processors under its name, or that of its kind. The offer's speed is
+/// that of the slowest kind, so that it never promises too much.
 fn offer_speed(
     offer: &mut NodeOffer,
     speeds: &Speeds,
@@ -384,9 +395,11 @@ fn offer_speed(
     (id, registration): (&NodeId, &NodeRegistration),
     now: Instant,
 ) {
+    let processors = Processors::of_node(registration.threads);
+    let of_one = |speed: f64| speed / f64::from(processors);
     if let Some(own) = speeds.own(unit, id, now) {
-        offer.nodes.insert(id.clone(), own);
-    } else if let Some(kind) = speeds.best(unit, registration, now) {
+        offer.nodes.insert(id.clone(), OfferedNode { processors, speed: of_one(own) });
+    } else if let Some(kind) = speeds.best(unit, registration, now).map(of_one) {
         offer.speed = Some(offer.speed.map_or(kind, |slowest| slowest.min(kind)));
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use springtide_base::id::{ClusterId, Epoch, JobId, NodeId};
+use springtide_base::processors::{Processors, select_nodes};
 use springtide_net::membership::View;
 use tokio::time::Instant;
 
@@ -276,14 +277,24 @@ impl SchedulerCore {
             let reason = format!("nodes: {}{wait}", short.join(", "));
             Placement::Wait { reason, coming: all_come }
         } else {
-            Placement::Nodes(chosen)
+            let most = submit.params.max_processors.unwrap_or(Processors::MAX);
+            // The number of a cluster's nodes follows from their least size, if the job names none.
+            let fitting = |nodes| self.first_fitting(nodes, most);
+            Placement::Nodes(if submit.clusters.is_none() { fitting(chosen) } else { chosen })
         }
+    }
+
+    /// The first of these nodes whose processors fit into `most` together.
+    fn first_fitting(&self, nodes: Vec<NodeId>, most: Processors) -> Vec<NodeId> {
+        let sizes: Vec<Processors> = nodes.iter().map(|node| self.processors_of([node])).collect();
+        let selected = select_nodes(sizes, most, most);
+        selected.into_iter().map(|at| nodes[at].clone()).collect()
     }
 
     /// The available nodes with which a job starts after its wait, if they suffice.
     fn available_nodes(&self, waiting: &QueuedJob) -> Option<Vec<NodeId>> {
         let submit = &waiting.submit;
-        let most = submit.params.max_nodes.map_or(usize::MAX, |most| most as usize);
+        let most = submit.params.max_processors.unwrap_or(Processors::MAX);
         let mut chosen = Vec::new();
         for (cluster, site) in self.sites.iter().filter(|(_, site)| site.on_demand.is_none()) {
             let asked = match &submit.clusters {
@@ -291,28 +302,28 @@ impl SchedulerCore {
                 Some(clusters) => clusters.get(cluster).map_or(0, |&count| count as usize),
             };
             let spare = self.unreserved(cluster) as usize;
-            let left = most.saturating_sub(chosen.len());
             let fits = |id: &&NodeId| {
                 let node = self.nodes.get(*id).filter(|node| node.is_free());
                 let runs = node.and_then(|node| node.running(submit.fingerprint)).is_some();
                 runs && self.is_heard(id)
             };
-            let there = site.nodes.iter().filter(fits).take(asked.min(spare).min(left));
+            let there = site.nodes.iter().filter(fits).take(asked.min(spare));
             chosen.extend(there.cloned());
         }
-        (chosen.len() >= submit.params.min_nodes_or_one() as usize).then_some(chosen)
+        let chosen = self.first_fitting(chosen, most);
+        (self.processors_of(&chosen) >= submit.params.min_or_one()).then_some(chosen)
     }
 
     /// Number of requested nodes by cluster, or why that cannot be fulfilled.
     fn requested_nodes(&self, waiting: &QueuedJob) -> Result<BTreeMap<ClusterId, usize>, Lack> {
         let submit = &waiting.submit;
         let not_placed = |reason: String| Err(Lack::Never(SubmitError::NotPlaced { reason }));
-        let (least, most) = (submit.params.min_nodes_or_one(), submit.params.max_nodes);
+        let (least, most) = (submit.params.min_or_one(), submit.params.max_processors);
         if let Some(most) = most.filter(|&most| most < least) {
-            let why = format!("it may have at most {most} nodes and needs at least {least}");
-            return not_placed(format!("{why}: raise max_nodes or lower min_nodes"));
+            let why = format!("it may have at most {most} and needs at least {}", least.get());
+            return not_placed(format!("{why}: raise max_processors or lower min_processors"));
         }
-        let (least, most) = (least as usize, most.map_or(usize::MAX, |most| most as usize));
+        let most = most.unwrap_or(Processors::MAX);
         let Some(clusters) = &submit.clusters else {
             return self.all_requested_nodes(least, most);
         };
@@ -357,12 +368,15 @@ impl SchedulerCore {
             }
             asked.insert(cluster.clone(), count);
         }
-        let sum: usize = asked.values().sum();
-        if sum < least {
-            return not_placed(format!("it asks for {sum} nodes and needs at least {least}"));
+        let (fewest, greatest) = self.processors_at(&asked);
+        if greatest < least {
+            return not_placed(format!(
+                "it asks for {greatest} and needs at least {}",
+                least.get()
+            ));
         }
-        if sum > most {
-            return not_placed(format!("it asks for {sum} nodes and may have at most {most}"));
+        if fewest > most {
+            return not_placed(format!("it asks for {fewest} and may have at most {}", most.get()));
         }
         if out_of_service.is_empty() {
             Ok(asked)
@@ -371,15 +385,40 @@ impl SchedulerCore {
         }
     }
 
+    /// The fewest and the most processors of one of a site's working nodes. Where no node has
+    /// registered yet, it has one processor at least.
+    fn node_sizes(&self, site: &ClusterPool) -> (Processors, Processors) {
+        let nodes = site.nodes.iter().filter_map(|id| self.nodes.get(id));
+        let known = nodes.filter(|node| node.works() && node.registration.is_some());
+        let known = known.map(|node| (node.processors(), node.processors()));
+        let sizes = known.reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)));
+        sizes.unwrap_or((Processors::ONE, Processors::MAX))
+    }
+
+    /// The fewest and the most processors of these numbers of nodes.
+    fn processors_at(&self, asked: &BTreeMap<ClusterId, usize>) -> (Processors, Processors) {
+        let (mut fewest, mut greatest) = (Processors::ZERO, Processors::ZERO);
+        for (cluster, &nodes) in asked {
+            let Some(site) = self.sites.get(cluster) else { continue };
+            let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
+            let (least, most) = self.node_sizes(site);
+            fewest = fewest.saturating_add(least.saturating_mul(nodes));
+            greatest = greatest.saturating_add(most.saturating_mul(nodes));
+        }
+        (fewest, greatest)
+    }
+
     /// Every working node, within the job's bounds.
     fn all_requested_nodes(
         &self,
-        least: usize,
-        most: usize,
+        least: Processors,
+        most: Processors,
     ) -> Result<BTreeMap<ClusterId, usize>, Lack> {
-        let sum = |all: &BTreeMap<ClusterId, usize>| all.values().sum::<usize>();
-        let take = |all: &mut BTreeMap<_, _>, cluster: &ClusterId, works: usize| {
-            let taken = works.min(most - sum(all));
+        let sum = |all: &BTreeMap<ClusterId, usize>| self.processors_at(all).1;
+        let take = |all: &mut BTreeMap<_, _>, site: &ClusterPool, cluster: &ClusterId, works| {
+            let left = most.saturating_sub(self.processors_at(all).0).get();
+            let fit = left / self.node_sizes(site).0.get().max(1);
+            let taken = usize::min(works, fit as usize);
             if taken > 0 {
                 all.insert(cluster.clone(), taken);
             }
@@ -391,9 +430,9 @@ impl SchedulerCore {
         for (cluster, site) in standing.clone() {
             let (works, drained) = self.capacity(site);
             out_of_service.extend(drained);
-            take(&mut later, cluster, works);
+            take(&mut later, site, cluster, works);
             let reserved = self.managing.manager.reserved_ever(cluster) as usize;
-            take(&mut all, cluster, works.saturating_sub(reserved));
+            take(&mut all, site, cluster, works.saturating_sub(reserved));
         }
         if sum(&all) >= least {
             return Ok(all);
@@ -402,19 +441,20 @@ impl SchedulerCore {
             return Ok(later);
         }
         let sum = sum(&all);
-        if sum + out_of_service.len() >= least {
-            let lacks = least - sum;
+        if sum.saturating_add(self.processors_of(&out_of_service)) >= least {
+            let lacks = least.saturating_sub(sum).get();
             let why = blocked_by(&out_of_service);
-            return Err(Lack::Blocked(format!("nodes: {lacks} more; {why}")));
+            return Err(Lack::Blocked(format!("processors: {lacks} more; {why}")));
         }
         if let Some(cluster) = self.sites.keys().next().filter(|_| standing.count() == 0) {
             let reason = held_on_demand(cluster);
             return Err(Lack::Never(SubmitError::NotPlaced { reason }));
         }
         let why = Self::broken_reasons(self.nodes.values());
-        let reason = match sum {
-            0 => format!("no node of the grid works{why}"),
-            _ => format!("it needs at least {least} nodes, the grid has {sum} that work{why}"),
+        let reason = if sum.is_zero() {
+            format!("no node of the grid works{why}")
+        } else {
+            format!("it needs at least {least}, the grid has {} that work{why}", sum.get())
         };
         Err(Lack::Never(SubmitError::NotPlaced { reason }))
     }

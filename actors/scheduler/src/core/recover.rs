@@ -82,7 +82,7 @@ impl SchedulerCore {
             return out.push(SchedulerAction::Forget { job });
         };
         submit.params.managed = true;
-        submit.params.min_nodes = submit.params.min_nodes.max(need.least());
+        submit.params.min_processors = submit.params.min_processors.max(need.least().into());
         let Some(begun) = begun else {
             let managed = ManagedJob { limit, ..ManagedJob::waiting(epoch, submit) };
             return self.submit_managed(job, managed, need, now, out);

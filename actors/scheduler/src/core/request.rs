@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_base::processors::Processors;
 use springtide_metrics::{BenchmarkSpec, SpeedMeasurement};
 use springtide_net::net::Contact;
 use tokio::time::Instant;
 
 use super::choose::{SelectionInput, choose};
 use super::event::SchedulerAction;
-use super::pool::{PoolNodeState, member};
+use super::pool::{PoolNode, PoolNodeState, member};
 use super::speeds::{SpeedClass, Unit};
 use super::{ActiveJob, SchedulerCore};
-use crate::audit::subtract;
 use crate::policy::SchedulerRequest;
 use crate::scheduler::{
     AuthorityError, GrantedNode, JobState, Offers, RequestNodes, SpeedsMeasured, Subscribe,
@@ -29,10 +29,12 @@ const MEASURE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay before the next grant after a failed one.
 const GRANT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Open request of a job. The criteria of the last request apply to all open nodes.
+/// Open request of a job. The criteria of the last request apply to all open processors.
 #[derive(Debug, Default)]
 pub(super) struct OpenRequest {
-    pub(super) count: u32,
+    pub(super) count: Processors,
+    /// Greatest number of processors, if no nodes fit `count`.
+    pub(super) most: Processors,
     pub(super) request: SchedulerRequest,
     pub(super) benchmark: Option<BenchmarkSpec>,
     pub(super) rtt_s: BTreeMap<ClusterId, f64>,
@@ -48,8 +50,56 @@ pub(super) struct OpenRequest {
 impl OpenRequest {
     pub(super) fn waits_for(&self) -> Option<String> {
         let OpenRequest { count, why, .. } = self;
-        (*count > 0).then(|| format!("{count} more nodes: {why}"))
+        let s = if *count == Processors::ONE { "" } else { "s" };
+        (!count.is_zero()).then(|| format!("{} more processor{s}: {why}", count.get()))
     }
+
+    /// Subtracts withdrawn processors.
+    fn withdraw(&mut self, processors: Processors) {
+        self.count = self.count.saturating_sub(processors);
+        self.most = self.most.saturating_sub(processors).max(self.count);
+        if self.count.is_zero() {
+            self.most = Processors::ZERO;
+        }
+    }
+
+    /// Subtracts granted processors. Returns what the grant serves: a node may have more
+    /// processors than were open.
+    ///
+    /// The rest gets a greater node only where the sum comes nearer to the requested number, as in
+    /// one selection of nodes.
+    pub(super) fn serve(&mut self, granted: Processors) -> ServedRequest {
+        let before = (self.count, self.most);
+        self.withdraw(granted);
+        if !granted.is_zero() && !self.count.is_zero() {
+            let nearer = self.count.saturating_mul(2).saturating_sub(Processors::ONE);
+            self.most = self.most.min(nearer);
+        }
+        ServedRequest {
+            count: before.0.saturating_sub(self.count),
+            most: before.1.saturating_sub(self.most),
+        }
+    }
+
+    /// Opens again what a grant has served.
+    fn reopen(&mut self, served: ServedRequest) {
+        self.count = self.count.saturating_add(served.count);
+        self.most = self.most.saturating_add(served.most);
+    }
+}
+
+/// The part of an open request that a grant serves.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ServedRequest {
+    count: Processors,
+    most: Processors,
+}
+
+/// A grant that the coordinator has not acknowledged.
+#[derive(Debug)]
+pub(super) struct OpenGrant {
+    pub(super) nodes: Vec<NodeId>,
+    pub(super) served: ServedRequest,
 }
 
 #[derive(Debug)]
@@ -73,20 +123,20 @@ impl SchedulerCore {
         }
     }
 
-    /// Number of nodes that a job has requested, and that have not reached its coordinator.
-    pub fn asked(&self, id: JobId) -> u32 {
-        self.jobs.get(&id).map_or(0, ActiveJob::asked)
+    /// Number of processors that a job has requested, and that have not reached its coordinator.
+    pub fn asked(&self, id: JobId) -> Processors {
+        self.jobs.get(&id).map_or(Processors::ZERO, |job| job.asked(&self.nodes))
     }
 
     /// Computes the nodes that a job could get at `now`.
     pub fn offers(&self, id: JobId, epoch: Epoch, now: Instant) -> Result<Offers, AuthorityError> {
         self.check(id, epoch)?;
-        let existing = self.nodes.values().filter(|node| node.works()).count();
-        let existing = u32::try_from(existing).unwrap_or(u32::MAX);
+        let working = self.nodes.values().filter(|node| node.works());
+        let existing = working.map(PoolNode::processors).sum();
         // A returning job gets no offers yet.
         let job = self.jobs.get(&id);
         let offers = job.map_or_else(BTreeMap::new, |job| self.offers_for(job, now));
-        Ok(Offers { offers, open: job.map_or(0, ActiveJob::asked), existing })
+        Ok(Offers { offers, open: self.asked(id), existing })
     }
 
     /// Finds a free node of a cluster that would be offered to a job.
@@ -132,6 +182,7 @@ impl SchedulerCore {
         }
         job.open = OpenRequest {
             count: job.open.count.saturating_add(request.count),
+            most: job.open.most.saturating_add(request.most.max(request.count)),
             measure_until: benchmark.as_ref().map(|_| now + MEASURE_TIMEOUT),
             request,
             benchmark,
@@ -147,7 +198,7 @@ impl SchedulerCore {
         if self.check(id, epoch).is_ok()
             && let Some(job) = self.jobs.get_mut(&id)
         {
-            job.open.count = job.open.count.saturating_sub(count);
+            job.open.withdraw(count);
         }
     }
 
@@ -235,7 +286,8 @@ impl SchedulerCore {
         for (&id, job) in &mut self.jobs {
             over(&mut job.open.not_before);
             over(&mut job.open.measure_until);
-            if job.state == JobState::Running && job.open.count > 0 && !self.managing.has(id) {
+            if job.state == JobState::Running && !job.open.count.is_zero() && !self.managing.has(id)
+            {
                 asking.push(id);
             }
         }
@@ -253,26 +305,27 @@ impl SchedulerCore {
         if job.open.not_before.is_some() {
             return true;
         }
-        let has = u32::try_from(job.members.len()).unwrap_or(u32::MAX);
-        let count =
-            job.open.count.min(job.max_nodes.map_or(u32::MAX, |max| max.saturating_sub(has)));
+        let has = self.processors_of(&job.members);
+        let room = job.max.map_or(Processors::MAX, |max| max.saturating_sub(has));
+        let count = job.open.count.min(room);
         let mut case = SelectionInput {
             count,
+            most: job.open.most.min(room),
             request: job.open.request.clone(),
             rtt_s: job.open.rtt_s.clone(),
             bandwidth: job.open.bandwidth.clone(),
             free: self.candidates(job, now),
         };
         self.exclude_reserved(&mut case.free);
-        if count > 0 && self.measure(id, &case, now, out) {
+        if !count.is_zero() && self.measure(id, &case, now, out) {
             return false;
         }
         let Some(job) = self.jobs.get(&id) else { return true };
         case.free = self.candidates(job, now);
         self.exclude_reserved(&mut case.free);
         let mut choice = choose(&case);
-        if count == 0 {
-            choice.why = format!("it has {has}, as many as it may have");
+        if count.is_zero() {
+            choice.why = format!("it has {}, as many as it may have", has.get());
         }
         let granted = choice.nodes.iter().filter_map(|node| {
             let registration = self.nodes.get(node)?.registration.as_ref()?;
@@ -285,11 +338,11 @@ impl SchedulerCore {
             job.open.why = choice.why;
             return true;
         }
-        let granted = nodes.len() as u32;
-        subtract(&mut job.open.count, granted, &mut self.shortfall, || format!("{id}'s request"));
+        let granted = nodes.iter().map(GrantedNode::processors).sum();
+        let served = job.open.serve(granted);
         job.open.why = "no node is free".to_owned();
         let (open, why, case) = (job.open.count, choice.why, Box::new(case));
-        let grant = self.add_members(id, &nodes);
+        let grant = self.add_members(id, &nodes, served);
         out.push(SchedulerAction::GrantNodes {
             job: id,
             grant,
@@ -301,6 +354,33 @@ impl SchedulerCore {
         });
         self.poll_for_reservations(now, out);
         true
+    }
+
+    /// The processors of these nodes.
+    pub(super) fn processors_of<'a>(
+        &self,
+        nodes: impl IntoIterator<Item = &'a NodeId>,
+    ) -> Processors {
+        nodes.into_iter().filter_map(|id| self.nodes.get(id)).map(PoolNode::processors).sum()
+    }
+
+    /// The size of these nodes in the unit of a job's bounds: processors. The manager counts nodes.
+    pub(super) fn counted_by_bounds<'a>(
+        &self,
+        id: JobId,
+        nodes: impl IntoIterator<Item = &'a NodeId>,
+    ) -> Processors {
+        if self.managing.has(id) {
+            nodes.into_iter().map(|_| Processors::ONE).sum()
+        } else {
+            self.processors_of(nodes)
+        }
+    }
+
+    /// Mean processors of a job's nodes, rounded up; at least one.
+    pub(super) fn mean_processors(&self, job: &ActiveJob) -> Processors {
+        let nodes = u32::try_from(job.members.len()).unwrap_or(u32::MAX).max(1);
+        Processors::of_node(self.processors_of(&job.members).get().div_ceil(nodes))
     }
 
     /// Removes nodes that reservations need, so that jobs without a time limit do not get them.
@@ -316,7 +396,12 @@ impl SchedulerCore {
     }
 
     /// Makes nodes members of a running job. Returns the number of the grant.
-    pub(super) fn add_members(&mut self, id: JobId, nodes: &[GrantedNode]) -> u64 {
+    pub(super) fn add_members(
+        &mut self,
+        id: JobId,
+        nodes: &[GrantedNode],
+        served: ServedRequest,
+    ) -> u64 {
         self.last_grant += 1;
         let grant = self.last_grant;
         let Some(job) = self.jobs.get_mut(&id) else { return grant };
@@ -327,7 +412,8 @@ impl SchedulerCore {
             job.members.insert(node.clone());
             job.granted.insert(node.clone());
         }
-        job.grants.insert(grant, nodes.iter().map(|granted| granted.node.clone()).collect());
+        let nodes = nodes.iter().map(|granted| granted.node.clone()).collect();
+        job.grants.insert(grant, OpenGrant { nodes, served });
         grant
     }
 
@@ -343,20 +429,21 @@ impl SchedulerCore {
         now: Instant,
         out: &mut Vec<SchedulerAction>,
     ) -> bool {
-        let Some(job) = self.jobs.get_mut(&id) else { return false };
+        let Some(job) = self.jobs.get(&id) else { return false };
         let (Some(unit), Some(spec)) = (job.unit, job.open.benchmark.clone()) else { return false };
         let within = job.open.measure_until.is_some();
         let under_way = |nodes: &BTreeMap<NodeId, super::PoolNode>| -> BTreeSet<SpeedClass> {
             let here = nodes.values().filter(|node| node.state == PoolNodeState::Measuring(unit));
             here.filter_map(|node| node.registration.as_ref()).map(SpeedClass::of).collect()
         };
-        let fit = choose(&SelectionInput { count: u32::MAX, ..case.clone() }).nodes;
+        let fit = choose(&SelectionInput { count: Processors::MAX, ..case.clone() }).nodes;
+        let all = self.processors_of(&fit);
         let registrations =
             fit.iter().filter_map(|node| self.nodes.get(node)?.registration.as_ref());
         let mut settled = under_way(&self.nodes);
         let kinds: BTreeSet<SpeedClass> = registrations.clone().map(SpeedClass::of).collect();
         let any_will_do = case.request.min_speed.is_none() && !self.speeds.any_slow(&fit);
-        if any_will_do && (kinds.len() == 1 || fit.len() <= case.count as usize) {
+        if any_will_do && (kinds.len() == 1 || all <= case.count) {
             settled.extend(kinds);
         }
         for node in self.speeds.to_measure(unit, registrations, settled, now) {
@@ -370,7 +457,7 @@ impl SchedulerCore {
             out.push(SchedulerAction::Measure { node, incarnation, spec: Box::new(spec.clone()) });
         }
         let waits = within && !under_way(&self.nodes).is_empty();
-        if waits {
+        if let Some(job) = self.jobs.get_mut(&id).filter(|_| waits) {
             job.open.why = "free nodes are being measured".to_owned();
         }
         waits
@@ -385,18 +472,16 @@ impl SchedulerCore {
         out: &mut Vec<SchedulerAction>,
     ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let Some(nodes) = job.grants.remove(&grant) else { return };
+        let Some(OpenGrant { nodes, served }) = job.grants.remove(&grant) else { return };
         if ok {
             return self.grant_settled(id, grant, now, out);
         }
-        let given = self.managing.jobs.get_mut(&id).and_then(|managed| {
-            let given = managed.grants.get(&grant)?;
+        if let Some(managed) = self.managing.jobs.get_mut(&id)
+            && let Some(given) = managed.grants.get(&grant)
+        {
             managed.ordered.count = managed.ordered.count.saturating_add(given.ordered);
-            Some(given.open)
-        });
-        // An offer by the manager served no request of the coordinator.
-        let open = given.unwrap_or(nodes.len() as u32);
-        job.open.count = job.open.count.saturating_add(open);
+        }
+        job.open.reopen(served);
         job.open.not_before = Some(now + GRANT_RETRY_DELAY);
         job.open.why = "its coordinator did not take the last grant".to_owned();
         for node in nodes {
@@ -417,7 +502,8 @@ impl SchedulerCore {
             let Some(subscription) = &job.subscription else { continue };
             let better = self.free_for(job).filter(|(_, registration)| {
                 let speed = self.speeds.best(job.unit, registration, now);
-                speed.is_some_and(|speed| speed > subscription.faster_than)
+                let processors = f64::from(Processors::of_node(registration.threads));
+                speed.is_some_and(|speed| speed / processors > subscription.faster_than)
             });
             let better: BTreeSet<NodeId> = better.map(|(node, _)| node.clone()).collect();
             if let (true, Some(coordinator)) =

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use springtide_base::id::{ClusterId, JobId, NodeId};
+use springtide_base::processors::Processors;
 use tokio::time::Instant;
 
 use super::choose::{FreeNode, SelectionInput, choose, refuse, refuse_cluster};
@@ -17,11 +18,14 @@ use crate::audit::subtract;
 use crate::manager::ManagerEvent;
 use crate::scheduler::{GrantedNode, JobEfficiency};
 
-/// Selects the best nodes for a job, by the criteria of its last request.
-fn fit(job: &ActiveJob, free: BTreeMap<NodeId, FreeNode>, count: u32) -> Vec<NodeId> {
+/// Selects the best nodes for a job, by the criteria of its last request. The manager counts nodes.
+fn fit(job: &ActiveJob, free: BTreeMap<NodeId, FreeNode>, nodes: u32) -> Vec<NodeId> {
     let OpenRequest { request, rtt_s, bandwidth, .. } = &job.open;
     let (request, rtt_s, bandwidth) = (request.clone(), rtt_s.clone(), bandwidth.clone());
-    choose(&SelectionInput { count, request, rtt_s, bandwidth, free }).nodes
+    let (count, most) = (Processors::MAX, Processors::MAX);
+    let mut best = choose(&SelectionInput { count, most, request, rtt_s, bandwidth, free }).nodes;
+    best.truncate(nodes as usize);
+    best
 }
 
 impl SchedulerCore {
@@ -88,24 +92,26 @@ impl SchedulerCore {
         for GrantedNode { node, .. } in &nodes {
             self.managing.ledger.insert(node.clone(), (id, NodeUse::Recruited(change)));
         }
-        let grant = self.add_members(id, &nodes);
-        let Some(job) = self.jobs.get_mut(&id) else { return nothing };
         let given = nodes.len() as u32;
-        let managed = self.managing.jobs.get_mut(&id);
+        let mut ordered = 0;
         // An owner's order is served before the coordinator's request.
-        if let Some(managed) = managed {
+        if let Some(managed) = self.managing.jobs.get_mut(&id) {
             let of = &mut managed.ordered;
             let here = of.clusters.is_empty() || of.clusters.contains(&cluster);
-            let ordered = if here { given.min(of.count) } else { 0 };
-            let open = job.open.count.min(given - ordered);
+            ordered = if here { given.min(of.count) } else { 0 };
             subtract(&mut of.count, ordered, &mut self.shortfall, || format!("the order for {id}"));
-            let name = || format!("{id}'s request");
-            subtract(&mut job.open.count, open, &mut self.shortfall, name);
-            managed.grants.insert(grant, GrantRecord { change, ordered, open });
+        }
+        let rest = nodes.iter().skip(ordered as usize).map(GrantedNode::processors).sum();
+        let Some(job) = self.jobs.get_mut(&id) else { return nothing };
+        let served = job.open.serve(rest);
+        let open = job.open.count;
+        let grant = self.add_members(id, &nodes, served);
+        if let Some(managed) = self.managing.jobs.get_mut(&id) {
+            managed.grants.insert(grant, GrantRecord { change, ordered });
         }
         let why = format!("the malleability manager grants it {} of {cluster}", nodes.len());
-        let (open, case) =
-            (job.open.count, Box::new(SelectionInput { count, ..SelectionInput::default() }));
+        let count = nodes.iter().map(GrantedNode::processors).sum();
+        let case = Box::new(SelectionInput { count, ..SelectionInput::default() });
         out.push(SchedulerAction::GrantNodes {
             job: id,
             grant,

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use springtide_base::id::{Epoch, JobId, NodeId};
+use springtide_base::processors::Processors;
 use tokio::time::Instant;
 
 use super::audit::AUDIT_EVERY;
@@ -103,7 +104,10 @@ impl SchedulerCore {
     ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let coordinates = job.view.coordinator.as_ref() == Some(node);
-        if !coordinates && job.members.len() >= job.least_nodes as usize {
+        let job = self.jobs.get(&id);
+        let suffice = job.is_some_and(|job| self.counted_by_bounds(id, &job.members) >= job.least);
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if !coordinates && suffice {
             if let Some(start) = &mut job.start {
                 let reason = match error {
                     AssignError::Failed { reason, .. } => reason,
@@ -143,6 +147,7 @@ impl SchedulerCore {
         now: Instant,
         out: &mut Vec<SchedulerAction>,
     ) {
+        let size = self.jobs.get(&id).map_or(Processors::ONE, |job| self.mean_processors(job));
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(coordinator) = job.view.coordinator.clone() else { return };
         job.unanswered.clear();
@@ -160,7 +165,8 @@ impl SchedulerCore {
             job.view = job.view.without(lost.keys());
         }
         // Missing nodes are granted when they arrive, as if the coordinator had requested them.
-        job.open.count = u32::try_from(missing).unwrap_or(u32::MAX);
+        let missing = size.saturating_mul(u32::try_from(missing).unwrap_or(u32::MAX));
+        (job.open.count, job.open.most) = (missing, missing);
         if let Some(granted) = grant(id, job) {
             out.push(SchedulerAction::Grant(granted));
         }

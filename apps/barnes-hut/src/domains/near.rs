@@ -163,8 +163,8 @@ pub(crate) struct Near {
     next: Option<CellSums>,
     /// Where the blocks of others are and how far they look, by place along the curve; as last told.
     sinks: Vec<Vec<Subscriber>>,
-    /// Whether others were told where own blocks are.
-    told: bool,
+    /// Whether this process has sent the places of its blocks to the others.
+    has_sent_places: bool,
     /// Whether all know of all blocks, as bodies were just sorted, but nobody was told of roots yet.
     is_sorted: bool,
     /// What was wished for in this step.
@@ -255,7 +255,7 @@ impl Near {
             now: None,
             next: None,
             sinks: (0..processes).map(sinks_of).collect(),
-            told: is_sorted,
+            has_sent_places: is_sorted,
             is_sorted,
             wished: BTreeSet::new(),
             later: Vec::new(),
@@ -559,12 +559,12 @@ impl Near {
         }
         let sink =
             |block: usize| (block as u32, Subscriber::new(self.extent(block), scales[block]));
-        let sinks: Vec<(u32, Subscriber)> = if self.told {
+        let sinks: Vec<(u32, Subscriber)> = if self.has_sent_places {
             missed.iter().copied().map(sink).collect()
         } else {
             (0..self.blocks.len()).map(sink).collect()
         };
-        self.told = true;
+        self.has_sent_places = true;
         for bodies in Subscriber::closed(sinks.iter().map(|(_, sink)| sink), tree, setup) {
             let root = self.root_of(bodies.start as u32);
             if self.roots[root].bodies as usize == bodies.len() {

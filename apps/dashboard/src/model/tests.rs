@@ -14,7 +14,7 @@ pub fn snapshot(clusters: u32, workers: u32, at: f64) -> GridSnapshot {
     let mut look = JobSnapshot {
         elapsed_s: at,
         band: (0.3, 0.5),
-        efficiency: Some((0.42, clusters * workers)),
+        efficiency: Some((0.42, (clusters * workers).into())),
         ..JobSnapshot::default()
     };
     for c in 0..clusters {

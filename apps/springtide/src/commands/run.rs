@@ -121,7 +121,7 @@ mod tests {
             "1x2",
             "--mode",
             "monitor",
-            "--min-nodes",
+            "--min",
             "2",
             "--max-nodes",
             "4",
@@ -142,8 +142,8 @@ mod tests {
             ("--set", "adaptation.e_min", "0.4"),
             ("--set", "adaptation.weights.alpha", "2"),
             ("--mode", "adaptation.mode", "monitor"),
-            ("--min-nodes", "adaptation.min_nodes", "2"),
-            ("--max-nodes", "adaptation.max_nodes", "4"),
+            ("--min", "adaptation.min_processors", "2"),
+            ("--max", "adaptation.max_processors", "4"),
             ("--poison", "work.poison", "0"),
             ("--keep-results", "work.results", "0B"),
             ("--checkpoint-rate", "work.checkpoints", "1MiB"),
@@ -155,7 +155,7 @@ mod tests {
             (&["--mode", "adaptve"], "'adaptive'"),
             (&["--set", "e_min"], "NAME=VALUE"),
             (&["--set", "period_s=3"], "--period"),
-            (&["--min-nodes", "few"], "--min-nodes"),
+            (&["--min-nodes", "few"], "--min <N>"),
         ] {
             let error = run(bad).unwrap_err();
             assert!(error.contains(expected), "{bad:?}: {error}");

@@ -146,7 +146,7 @@ mod tests {
             (DrainError::NoNodes, Exit::Usage, "at least one"),
             (DrainError::UnknownNode { node: "x".into() }, Exit::Usage, "no node x"),
             (
-                DrainError::BelowMinimum { job, min_nodes: 4, left: 3 },
+                DrainError::BelowMinimum { job, min: 4.into(), left: 3.into() },
                 Exit::NotPlaced,
                 "drain fewer of its nodes",
             ),

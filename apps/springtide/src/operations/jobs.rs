@@ -208,8 +208,8 @@ pub async fn submit(
     let (mut numbers, mut failed_at) = (Vec::new(), None);
     for JobRequest { name, body, line, need } in jobs {
         let mut params: JobParams = netconf::job_params(config);
-        params.min_nodes = need.least();
-        params.max_nodes = Some(need.greatest());
+        params.min_processors = need.least().into();
+        params.max_processors = Some(need.greatest().into());
         let submit = Submit {
             name: name.to_owned(),
             body,

@@ -21,6 +21,7 @@ use springtide_runtime::config::{
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::NodeIdentity;
 use springtide_runtime::net::{self, LinkPolicy, NetConfig};
+use springtide_runtime::processors::Processors;
 
 use crate::options::GridShape;
 
@@ -278,6 +279,14 @@ pub fn existing(config: &GridConfig) -> u32 {
     config.cluster.iter().fold(0, |sum, cluster| sum.saturating_add(cluster.nodes.get()))
 }
 
+/// The number of processors in the config.
+pub fn existing_processors(config: &GridConfig) -> Processors {
+    let of = |cluster: &ClusterSection| {
+        Processors(config.threads_of(cluster)).saturating_mul(cluster.nodes.get())
+    };
+    config.cluster.iter().map(of).sum()
+}
+
 /// Checks that a job's adaptation parameters are consistent, and fit the config's grid.
 ///
 /// # Errors
@@ -296,11 +305,11 @@ pub fn check_start(
     params: &JobParams,
     start: Option<GridShape>,
 ) -> Result<Option<BTreeMap<ClusterId, u32>>, Failed> {
-    let existing = existing(config);
+    let existing = existing_processors(config);
     let mut wrong = contradictions(params, existing);
     let node_counts = start.and_then(|start| start_nodes(config, params, start, &mut wrong));
     refuse(&wrong)?;
-    let most = params.max_nodes.unwrap_or(u32::MAX);
+    let most = params.max_processors.unwrap_or(Processors::MAX);
     let all = || config.cluster.iter().map(|c| (ClusterId::from(c.name.as_str()), c.nodes.get()));
     Ok(node_counts.or_else(|| (existing <= most).then(|| all().collect())))
 }
@@ -327,13 +336,14 @@ fn start_nodes(
             "--start {start} is more than cluster {name} has, {has}: see --clusters"
         ));
     }
-    let sum = start.clusters * start.nodes;
-    let (least, most) = (params.min_nodes_or_one(), params.max_nodes.unwrap_or(u32::MAX));
+    let size = |cluster| Processors(config.threads_of(cluster)).saturating_mul(start.nodes);
+    let sum: Processors = first().map(size).sum();
+    let (least, most) = (params.min_or_one(), params.max_processors.unwrap_or(Processors::MAX));
     if sum < least {
-        wrong.push(format!("--start {start} is below the job's minimum ({least} nodes)"));
+        wrong.push(format!("--start {start} is below the job's minimum ({least})"));
     }
     if sum > most {
-        wrong.push(format!("--start {start} is above the job's maximum ({most} nodes)"));
+        wrong.push(format!("--start {start} is above the job's maximum ({most})"));
     }
     let names = first().map(|cluster| (ClusterId::from(cluster.name.as_str()), start.nodes));
     (wrong.len() == message).then(|| names.collect())
@@ -466,18 +476,18 @@ mod tests {
             ("e_min", "0.6"),
             ("slow_below", "2"),
             ("min_nodes", "8"),
-            ("max_nodes", "5"),
+            ("max_processors", "5"),
         ]);
         let message = check_start(&config, &params, shape("4x3")).unwrap_err();
         assert_eq!(message.exit, crate::Exit::Usage);
         for part in [
             "e_min (0.6) must be below e_max (0.5)",
             "slow_below is 2",
-            "minimum (8 nodes) is above its maximum (5)",
-            "minimum (8 nodes) is above what the grid has (6)",
+            "minimum (8 processors) is above its maximum (5 processors)",
+            "minimum (8 processors) is above what the grid has (6 processors)",
             "--start 4x3 names 4 clusters, the grid has 3",
             "--start 4x3 is more than cluster ams has, 2",
-            "--start 4x3 is above the job's maximum (5 nodes)",
+            "--start 4x3 is above the job's maximum (5 processors)",
         ] {
             assert!(message.message.contains(part), "{part} is not in\n{message}");
         }

@@ -15,10 +15,10 @@ use loom::thread;
 
 use super::deque::{Deque, Steal};
 use super::fence::Fences;
-use super::frame::Frame;
+use super::frame::TaskFrame;
 use super::pool::{Injected, Offer, PoolCore};
 use super::sleep::{Sleep, WANTED};
-use super::slot::{HeldSlot, Slot, State};
+use super::slot::{HeldSlot, JoinSlot, State};
 use super::sync::Ordering;
 use super::test_layer::{Call, Context, Tree, Worker, pool, task};
 use super::thread::{run_thread, run_top};
@@ -266,9 +266,9 @@ impl Model {
     }
 
     /// Calls `model` with a slot of thread 0 and the slot's only pointer.
-    fn run(&self, model: impl FnOnce(&Slot<Worker, Call>, HeldSlot<Worker>)) {
-        let frame = Frame::top(&self.tree);
-        let slot = Slot::new(task(argument_itself, 5), &frame, 0, 0);
+    fn run(&self, model: impl FnOnce(&JoinSlot<Worker, Call>, HeldSlot<Worker>)) {
+        let frame = TaskFrame::top(&self.tree);
+        let slot = JoinSlot::new(task(argument_itself, 5), &frame, 0, 0);
         // SAFETY: no other place has the pointer.
         let held = unsafe { HeldSlot::new(slot.pointer()) };
         model(&slot, held);
@@ -277,7 +277,7 @@ impl Model {
 
 /// Waits as the owner of a slot does, without other work, until the slot is final or in the
 /// injector. Returns the state.
-fn wait(pool: &PoolCore<Worker>, slot: &Slot<Worker, Call>) -> State {
+fn wait(pool: &PoolCore<Worker>, slot: &JoinSlot<Worker, Call>) -> State {
     let state = || slot.header().state.load();
     let ready = || state().is_final() || pool.injected() > 0;
     while !ready() {

@@ -1,6 +1,7 @@
 //! Tables of the selection of free nodes, and properties of every selection.
 
 use proptest::prelude::*;
+use springtide_base::processors::{Processors, select_nodes};
 
 use super::super::choose::{FreeNode, NodeExclusion, SelectionInput, choose};
 use super::*;
@@ -14,6 +15,7 @@ fn case(count: u32, free: &[Free<'_>], request: SchedulerRequest) -> SelectionIn
         let hardware = Hardware { model: "m".into(), threads, mhz, ..Hardware::default() };
         (NodeId::from(id), FreeNode { cluster, speed, threads, hardware })
     });
+    let count = count.into();
     SelectionInput { count, request, free: free.collect(), ..SelectionInput::default() }
 }
 
@@ -21,11 +23,11 @@ fn names(case: &SelectionInput) -> Vec<String> {
     choose(case).nodes.iter().map(ToString::to_string).collect()
 }
 
-const HW: (u32, u32) = (4, 2000);
+const HW: (u32, u32) = (1, 2000);
 
 #[test]
 fn fastest_nodes_come_first_within_a_tolerance() {
-    let cases: [(&[Free<'_>], &[&str], &str); 8] = [
+    let cases: [(&[Free<'_>], &[&str], &str); 10] = [
         (&[("a-1", Some(1.0), HW), ("b-1", Some(2.0), HW)], &["b-1", "a-1"], "speed"),
         (&[("b-1", Some(1.0), HW), ("a-1", Some(0.96), HW)], &["a-1", "b-1"], "equal: by name"),
         (&[("b-1", Some(1.0), HW), ("a-1", Some(0.94), HW)], &["b-1", "a-1"], "not equal"),
@@ -40,10 +42,16 @@ fn fastest_nodes_come_first_within_a_tolerance() {
             &["b-1", "a-1"],
             "measured before unmeasured",
         ),
-        (&[("a-1", None, (4, 2000)), ("b-1", None, (8, 2000))], &["b-1", "a-1"], "by hardware"),
+        (&[("a-1", None, (4, 2000)), ("b-1", None, (2, 3000))], &["b-1", "a-1"], "by clock"),
+        (&[("a-1", None, (4, 2000)), ("b-1", None, (8, 2000))], &["a-1", "b-1"], "not by size"),
+        (
+            &[("a-1", Some(6.0), (8, 2000)), ("b-1", Some(4.0), (4, 2000))],
+            &["b-1", "a-1"],
+            "by the speed of a processor",
+        ),
         (
             &[("a-1", None, (4, 9000)), ("b-1", None, (8, 0))],
-            &["b-1", "a-1"],
+            &["a-1", "b-1"],
             "a clock is not known",
         ),
         (
@@ -53,11 +61,14 @@ fn fastest_nodes_come_first_within_a_tolerance() {
         ),
     ];
     for (free, expected, what) in cases {
-        assert_eq!(names(&case(9, free, SchedulerRequest::default())), expected, "{what}");
+        assert_eq!(names(&case(99, free, SchedulerRequest::default())), expected, "{what}");
     }
-    // More threads than processors do not make a node faster.
-    let mut over =
-        case(2, &[("a-1", None, (2, 2000)), ("b-1", None, (4, 2000))], SchedulerRequest::default());
+    // Threads that share a core are slower.
+    let mut over = case(
+        99,
+        &[("a-1", None, (2, 2000)), ("b-1", None, (4, 2000))],
+        SchedulerRequest::default(),
+    );
     over.free.get_mut(&NodeId::from("a-1")).unwrap().threads = 64;
     assert_eq!(names(&over), ["b-1", "a-1"]);
 }
@@ -74,7 +85,7 @@ fn among_equals_preferred_clusters_then_latency_then_bandwidth_then_name() {
     case.bandwidth = [("a", 1e6), ("d", 1e7), ("f", 1e9)].map(|(c, b)| (c.into(), b)).into();
     assert_eq!(names(&case), ["e-1", "c-1", "b-1", "f-1", "d-1", "a-1"]);
     // An unknown latency counts as the median of the known ones, so f's bandwidth decides.
-    case.count = 2;
+    case.count = 2.into();
     assert_eq!(names(&case), ["e-1", "c-1"]);
     // Speed precedes all other criteria.
     case.free.get_mut(&NodeId::from("f-1")).unwrap().speed = Some(1.2);
@@ -113,9 +124,9 @@ fn only_known_unfit_nodes_are_excluded() {
     assert_eq!(choice.unfit, expected);
     assert_eq!(
         choice.why,
-        "of 6 free nodes 2 fit, the best are a-1 (speed 1.000), a-3 (not measured, by clock and \
-         threads); not a-2: its speed is 0.400, 0.500 is needed, not b-1: its cluster's link \
-         carries 500000 B/s, 1000000 are needed, not c-1: the job avoids its cluster, not d-1: the \
+        "of 6 free nodes 2 fit, the best are a-1 (1 processor, speed 1.000 each), a-3 (1 \
+         processor, not measured, by clock); not a-2: its speed is 0.400, 0.500 is needed, not b-1: \
+         its cluster's link carries 500000 B/s, 1000000 are needed, not c-1: the job avoids its cluster, not d-1: the \
          job avoids it"
     );
     case.request.waive.insert("b".into());
@@ -124,8 +135,37 @@ fn only_known_unfit_nodes_are_excluded() {
     (case.request.min_speed, case.request.min_bandwidth) = (Some(f64::NAN), Some(f64::INFINITY));
     case.request.waive.clear();
     assert_eq!(names(&case), ["b-1", "a-1", "a-2", "a-3"]);
-    let empty = SelectionInput { count: 3, ..SelectionInput::default() };
+    let empty = SelectionInput { count: 3.into(), ..SelectionInput::default() };
     assert_eq!(choose(&empty).why, "none of 0 free nodes fits");
+}
+
+#[test]
+fn nodes_are_taken_that_fit_the_requested_processors() {
+    let free: &[Free<'_>] = &[
+        ("a-1", Some(128.0), (64, 2000)),
+        ("b-1", Some(8.0), (8, 2000)),
+        ("b-2", Some(8.0), (8, 2000)),
+        ("c-1", Some(2.0), (2, 2000)),
+    ];
+    // (requested, at most, expected)
+    let cases: [(u32, u32, &[&str]); 6] = [
+        (64, 64, &["a-1"]),
+        (10, 10, &["b-1", "c-1"]),
+        (16, 99, &["b-1", "b-2"]),
+        (1, 1, &[]),
+        (1, 2, &["c-1"]),
+        (90, 200, &["a-1", "b-1", "b-2", "c-1"]),
+    ];
+    for (count, most, expected) in cases {
+        let mut case = case(count, free, SchedulerRequest::default());
+        case.most = most.into();
+        assert_eq!(names(&case), expected, "{count} to {most}");
+    }
+    // Where only a greater node is free, the job gets it if it can use it.
+    let mut case = case(2, &free[..1], SchedulerRequest::default());
+    assert_eq!(names(&case), [""; 0]);
+    case.most = 64.into();
+    assert_eq!(names(&case), ["a-1"]);
 }
 
 fn any_case() -> impl Strategy<Value = SelectionInput> {
@@ -134,8 +174,9 @@ fn any_case() -> impl Strategy<Value = SelectionInput> {
     let measure =
         || prop::collection::btree_map("[a-d]".prop_map(ClusterId::from), any::<f64>(), 0..4);
     let request = (prop::option::of(any::<f64>()), prop::option::of(0.5..2.0), "[a-d]{0,3}");
-    (0u32..12, prop::collection::vec(node, 0..20), request, measure(), measure()).prop_map(
-        |(count, nodes, (min_bandwidth, min_speed, prefer), rtt_s, bandwidth)| {
+    let counts = (0u32..30, 0u32..60);
+    (counts, prop::collection::vec(node, 0..20), request, measure(), measure()).prop_map(
+        |((count, most), nodes, (min_bandwidth, min_speed, prefer), rtt_s, bandwidth)| {
             let free = nodes.into_iter().map(|(cluster, n, speed, threads, mhz)| {
                 let cluster = char::from(b'a' + cluster);
                 let hardware = Hardware { model: "m".into(), threads, mhz, ..Hardware::default() };
@@ -150,14 +191,15 @@ fn any_case() -> impl Strategy<Value = SelectionInput> {
                 prefer,
                 ..SchedulerRequest::default()
             };
-            SelectionInput { count, request, rtt_s, bandwidth, free: free.collect() }
+            let (count, most) = (count.into(), most.into());
+            SelectionInput { count, most, request, rtt_s, bandwidth, free: free.collect() }
         },
     )
 }
 
 /// Position of the first node of a cluster in the order of all nodes.
 fn position(case: &SelectionInput, cluster: &str) -> Option<usize> {
-    let all = choose(&SelectionInput { count: u32::MAX, ..case.clone() });
+    let all = choose(&SelectionInput { count: Processors(u32::MAX), ..case.clone() });
     all.nodes.iter().position(|node| case.free[node].cluster.as_str() == cluster)
 }
 
@@ -196,12 +238,18 @@ proptest! {
     }
 
     #[test]
-    fn each_free_node_is_selected_or_explained_and_prefixes_are_consistent(case in any_case()) {
-        let all = choose(&SelectionInput { count: u32::MAX, ..case.clone() });
+    fn each_free_node_is_selected_or_explained_and_the_best_that_fit_are_taken(case in any_case()) {
+        let all = choose(&SelectionInput { count: Processors::MAX, ..case.clone() });
         prop_assert_eq!(all.nodes.len() + all.unfit.len(), case.free.len());
         let some = choose(&case);
-        prop_assert_eq!(&some.nodes[..], &all.nodes[..all.nodes.len().min(case.count as usize)]);
-        let known = |node: &NodeId| case.free[node].speed.filter(|s| *s > 0.0 && s.is_finite());
+        let sizes = all.nodes.iter().map(|node| case.free[node].processors());
+        let fit = select_nodes(sizes, case.count, case.most.max(case.count));
+        let fit: Vec<NodeId> = fit.into_iter().map(|at| all.nodes[at].clone()).collect();
+        prop_assert_eq!(&some.nodes, &fit);
+        let known = |node: &NodeId| {
+            let speed = case.free[node].speed.filter(|s| *s > 0.0 && s.is_finite())?;
+            Some(speed / f64::from(case.free[node].processors()))
+        };
         for pair in all.nodes.windows(2) {
             let (a, b) = (known(&pair[0]), known(&pair[1]));
             prop_assert!(a.is_some() || b.is_none());

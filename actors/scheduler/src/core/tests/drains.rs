@@ -24,7 +24,7 @@ impl CoreTestGrid {
     fn full(nodes: usize, least: u32) -> Self {
         let mut grid = Self::of(nodes, OURS);
         let mut submit = submit(None, OURS, None);
-        submit.params.min_nodes = least;
+        submit.params.min_processors = least.into();
         grid.submit(submit);
         let names: Vec<String> = grid.core.nodes.keys().map(ToString::to_string).collect();
         grid.accept(1, &names.iter().map(String::as_str).collect::<Vec<_>>());
@@ -101,7 +101,7 @@ fn starting_job_is_asked_to_release_once_it_runs() {
 #[test]
 fn impossible_drain_is_refused_with_advice() {
     let mut grid = CoreTestGrid::full(2, 3);
-    let needs = "drain 1: job-1 needs 3 nodes and would have 2: drain fewer of its nodes, wait \
+    let needs = "drain 1: job-1 needs 3 processors and would have 2: drain fewer of its nodes, wait \
                  until it ends, or cancel it first";
     assert_eq!(grid.drain(1, &["ams-2", "del-1"], None), [needs]);
     assert_eq!(
@@ -167,8 +167,11 @@ fn blocked_jobs_give_the_reason_and_let_others_pass() {
 #[test]
 fn node_under_measurement_is_drained_after_its_answer() {
     let mut grid = CoreTestGrid::with_job(1, 1, None);
-    let one =
-        crate::policy::SchedulerRequest { count: 1, min_speed: Some(0.1), ..Default::default() };
+    let one = crate::policy::SchedulerRequest {
+        count: 1.into(),
+        min_speed: Some(0.1),
+        ..Default::default()
+    };
     assert_eq!(grid.request(1, one, true), ["measure del-1"]);
     assert_eq!(grid.drain(1, &["del-1"], None), [""; 0]);
     assert_eq!(grid.state("del-1"), NodeState::Draining);
@@ -187,19 +190,21 @@ fn contradictory_bounds_are_refused() {
             None,
             3,
             Some(2),
-            "it may have at most 2 nodes and needs at least 3: raise max_nodes or lower min_nodes",
+            "it may have at most 2 processors and needs at least 3: raise max_processors or lower \
+             min_processors",
         ),
-        (Some(&[("ams", 2)]), 3, None, "it asks for 2 nodes and needs at least 3"),
-        (Some(&[("ams", 2)]), 0, Some(1), "it asks for 2 nodes and may have at most 1"),
-        (None, 5, None, "it needs at least 5 nodes, the grid has 4 that work"),
+        (Some(&[("ams", 2)]), 3, None, "it asks for 2 processors and needs at least 3"),
+        (Some(&[("ams", 2)]), 0, Some(1), "it asks for 2 processors and may have at most 1"),
+        (None, 5, None, "it needs at least 5 processors, the grid has 4 that work"),
     ];
     for (n, (clusters, least, most, why)) in cases.into_iter().enumerate() {
         let mut submit = submit(clusters, OURS, None);
-        (submit.params.min_nodes, submit.params.max_nodes) = (least, most);
+        (submit.params.min_processors, submit.params.max_processors) =
+            (least.into(), most.map(Into::into));
         let output = grid.submit(submit);
         assert_eq!(output, [format!("refuse job-{}: the job cannot be placed: {why}", n + 1)]);
     }
     let mut submit = submit(None, OURS, None);
-    submit.params.max_nodes = Some(3);
+    submit.params.max_processors = Some(3.into());
     assert_eq!(grid.submit(submit).len(), 3, "all nodes within its bounds");
 }

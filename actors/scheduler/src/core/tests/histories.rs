@@ -217,7 +217,8 @@ impl CoreWorld {
                 let fingerprint = if ours { OURS } else { 5 };
                 let list = (!list.is_empty()).then_some(&list[..]);
                 let mut submit = submit(list, fingerprint, program.then_some("/bin/x"));
-                (submit.params.min_nodes, submit.params.max_nodes) = (least, most);
+                (submit.params.min_processors, submit.params.max_processors) =
+                    (least.into(), most.map(Into::into));
                 self.most.insert(job, most.unwrap_or(4));
                 SchedulerEvent::Submit { job, epoch, submit: Box::new(submit) }
             }
@@ -248,7 +249,8 @@ impl CoreWorld {
             HistoryStep::ClientLost => SchedulerEvent::Link { node: "client-1".into(), up: false },
             HistoryStep::Request(n, count, bench, stale) => {
                 let job = *self.running().get(n)?;
-                let request = SchedulerRequest { count, ..SchedulerRequest::default() };
+                let request =
+                    SchedulerRequest { count: count.into(), ..SchedulerRequest::default() };
                 let benchmark = bench.then(|| BenchmarkSpec::of_job("fib", bytes::Bytes::new()));
                 let (rtt_s, bandwidth) = (BTreeMap::new(), BTreeMap::new());
                 let epoch = Epoch(stale.min(1) * self.epoch(job).0);
@@ -263,7 +265,11 @@ impl CoreWorld {
             }
             HistoryStep::Withdraw(n, count) => {
                 let job = *self.running().get(n)?;
-                SchedulerEvent::Withdraw(WithdrawNodes { job, epoch: self.epoch(job), count })
+                SchedulerEvent::Withdraw(WithdrawNodes {
+                    job,
+                    epoch: self.epoch(job),
+                    count: count.into(),
+                })
             }
             HistoryStep::Free(n, left, now) => {
                 let (job, node) = self.member(n)?;

@@ -432,7 +432,8 @@ impl ManagedWorld {
                 self.put(SchedulerEvent::EfficiencyMeasured(output));
             }
             ManagedStep::Request(job, count) => {
-                let request = crate::policy::SchedulerRequest { count, ..Default::default() };
+                let request =
+                    crate::policy::SchedulerRequest { count: count.into(), ..Default::default() };
                 let (job, epoch) = (id(job), Epoch(9));
                 let (rtt_s, bandwidth) = Default::default();
                 let request = crate::scheduler::RequestNodes {
@@ -576,8 +577,11 @@ fn job_gets_only_nodes_that_meet_its_criteria() {
         let registration = grid.core.nodes[&NodeId::from(node)].registration.clone().unwrap();
         grid.core.speeds.benchmarked(unit, &registration, speed, grid.now).unwrap();
     }
-    let fast =
-        crate::policy::SchedulerRequest { count: 4, min_speed: Some(2.0), ..Default::default() };
+    let fast = crate::policy::SchedulerRequest {
+        count: 4.into(),
+        min_speed: Some(2.0),
+        ..Default::default()
+    };
     let out = grid.request(1, fast, true);
     let out = [out, grid.after(ManagerSettings::default().poll_interval)].concat();
     assert_eq!(out, ["grant 1 of job-1 at ams-1: ams-3 and 3"]);

@@ -212,7 +212,11 @@ fn text(action: &SchedulerAction) -> String {
         SchedulerAction::CloseStubs { cluster, nodes, .. } => format!("close {cluster} {nodes:?}"),
         SchedulerAction::GrantNodes { job, grant, coordinator, nodes, open, .. } => {
             let nodes: Vec<&str> = nodes.iter().map(|granted| granted.node.as_str()).collect();
-            format!("grant {grant} of {job} at {coordinator}: {} and {open}", nodes.join(" "))
+            format!(
+                "grant {grant} of {job} at {coordinator}: {} and {}",
+                nodes.join(" "),
+                open.get()
+            )
         }
         SchedulerAction::Audit { job, node, .. } => format!("audit {job} at {node}"),
         SchedulerAction::Measure { node, .. } => format!("measure {node}"),
@@ -229,7 +233,8 @@ fn text(action: &SchedulerAction) -> String {
             format!("{job} {must} release {count} of {cluster} ({change})")
         }
         SchedulerAction::BetterFree { job, offers, .. } => {
-            let free = offers.iter().map(|(cluster, offer)| format!("{} of {cluster}", offer.free));
+            let free =
+                offers.iter().map(|(cluster, offer)| format!("{} of {cluster}", offer.free.get()));
             format!("better for {job}: {}", free.collect::<Vec<_>>().join(", "))
         }
         SchedulerAction::Drained { drain, answer: Ok(drained) } => {

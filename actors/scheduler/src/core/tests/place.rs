@@ -91,7 +91,7 @@ fn unissued_epochs_are_refused() {
 fn node_must_end_an_unknown_job() {
     let mut grid = CoreTestGrid::of(1, OURS);
     let mut both = submit(None, OURS, None);
-    both.params.min_nodes = 2;
+    both.params.min_processors = 2.into();
     grid.submit(both);
     grid.accept(1, &["ams-1"]);
     let (node, job) = (NodeId::from("del-1"), JobId(777));

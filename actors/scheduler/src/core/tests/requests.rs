@@ -18,7 +18,8 @@ impl CoreTestGrid {
     pub(super) fn with_job(nodes: usize, least: u32, most: Option<u32>) -> Self {
         let mut grid = Self::of(nodes, OURS);
         let mut submit = submit(Some(&[("ams", 1)]), OURS, None);
-        (submit.params.min_nodes, submit.params.max_nodes) = (least, most);
+        (submit.params.min_processors, submit.params.max_processors) =
+            (least.into(), most.map(Into::into));
         grid.submit(submit);
         assert_eq!(grid.accept(1, &["ams-1"]), ["grant job-1 ams-1"]);
         grid
@@ -38,7 +39,11 @@ impl CoreTestGrid {
     }
 
     fn more(&mut self, job: u64, count: u32) -> Vec<String> {
-        self.request(job, SchedulerRequest { count, ..SchedulerRequest::default() }, false)
+        self.request(
+            job,
+            SchedulerRequest { count: count.into(), ..SchedulerRequest::default() },
+            false,
+        )
     }
 
     pub(super) fn granted(&mut self, job: u64, grant: u64, ok: bool) -> Vec<String> {
@@ -69,21 +74,26 @@ impl CoreTestGrid {
 
     /// Sets the kind of a node's hardware.
     pub(super) fn machine(&mut self, node: &str, model: &str, incarnation: u64) -> Vec<String> {
+        self.sized_machine(node, (model, 1), incarnation)
+    }
+
+    /// Sets the kind of a node's hardware, and its number of processors.
+    fn sized_machine(
+        &mut self,
+        node: &str,
+        (model, threads): (&str, u32),
+        incarnation: u64,
+    ) -> Vec<String> {
         let (cluster, _) = node.split_once('-').unwrap();
         self.put(SchedulerEvent::Registered(NodeRegistration {
             cluster: cluster.into(),
             node: node.into(),
             incarnation: Incarnation(incarnation),
             address: Address::Memory,
-            threads: 1,
+            threads,
             fingerprint: OURS,
             pid: 1,
-            hardware: Hardware {
-                model: model.into(),
-                threads: 1,
-                mhz: 1000,
-                ..Hardware::default()
-            },
+            hardware: Hardware { model: model.into(), threads, mhz: 1000, ..Hardware::default() },
             work: None,
         }))
     }
@@ -98,18 +108,18 @@ impl CoreTestGrid {
 fn running_job_gets_nodes_as_they_become_free() {
     let mut grid = CoreTestGrid::with_job(2, 1, None);
     assert_eq!(grid.more(1, 2), ["grant 1 of job-1 at ams-1: ams-2 del-1 and 0"]);
-    assert_eq!(grid.core.asked(JobId(1)), 2, "the grant is under way");
+    assert_eq!(grid.core.asked(JobId(1)), 2.into(), "the grant is under way");
     assert_eq!(grid.granted(1, 1, true), [""; 0]);
-    assert_eq!(grid.core.asked(JobId(1)), 0);
+    assert_eq!(grid.core.asked(JobId(1)), 0.into());
     assert_eq!(grid.more(1, 2), ["grant 2 of job-1 at ams-1: del-2 and 1"]);
     grid.granted(1, 2, true);
-    assert_eq!(grid.waits(1).unwrap(), "1 more nodes: none of 0 free nodes fits");
+    assert_eq!(grid.waits(1).unwrap(), "1 more processor: none of 0 free nodes fits");
     // A repeated request adds to the first.
     grid.more(1, 2);
-    assert_eq!(grid.core.asked(JobId(1)), 3);
+    assert_eq!(grid.core.asked(JobId(1)), 3.into());
     let (job, epoch) = (JobId(1), Epoch(1));
-    grid.put(SchedulerEvent::Withdraw(WithdrawNodes { job, epoch, count: 2 }));
-    assert_eq!(grid.core.asked(job), 1);
+    grid.put(SchedulerEvent::Withdraw(WithdrawNodes { job, epoch, count: 2.into() }));
+    assert_eq!(grid.core.asked(job), 1.into());
     // A node that left is free, and may return.
     assert_eq!(
         grid.freed(1, "del-1", ReleaseReason::Left),
@@ -132,13 +142,47 @@ fn running_job_gets_nodes_as_they_become_free() {
     assert!(grid.core.status().jobs.is_empty());
 }
 
+/// A node counts as its processors: in requests, grants under way, offers, and the job's bounds.
+#[test]
+fn a_great_node_is_granted_where_the_job_can_use_it() {
+    let mut grid = CoreTestGrid::with_job(2, 1, Some(40));
+    for (node, threads) in [("ams-2", 4), ("del-1", 32), ("del-2", 64)] {
+        grid.sized_machine(node, ("big", threads), 2);
+    }
+    let of = |count: u32, most: u32| SchedulerRequest {
+        count: count.into(),
+        most: most.into(),
+        ..SchedulerRequest::default()
+    };
+    let offers = grid.core.offers(JobId(1), Epoch(1), grid.now).unwrap();
+    assert_eq!((offers.existing.get(), offers.offers[&"del".into()].free.get()), (101, 96));
+    // None of the nodes is as small, and the job can use no greater one.
+    assert_eq!(grid.request(1, of(1, 3), false), [""; 0]);
+    let withdraw = WithdrawNodes { job: JobId(1), epoch: Epoch(1), count: 1.into() };
+    grid.put(SchedulerEvent::Withdraw(withdraw));
+    assert_eq!(
+        grid.request(1, of(6, 36), false),
+        ["grant 1 of job-1 at ams-1: ams-2 and 2"],
+        "the rest is no nearer with 32 more"
+    );
+    assert_eq!(grid.core.asked(JobId(1)), 6.into(), "four under way and two open");
+    grid.granted(1, 1, true);
+    assert_eq!(grid.core.asked(JobId(1)), 2.into());
+    // The job may have 40: the greater node never fits, the smaller one does.
+    assert_eq!(grid.request(1, of(20, 99), false), ["grant 2 of job-1 at ams-1: del-1 and 0"]);
+    assert_eq!(grid.core.asked(JobId(1)), 32.into());
+    // An undelivered grant opens what it served, not what the node has.
+    grid.granted(1, 2, false);
+    assert_eq!(grid.core.asked(JobId(1)), 22.into());
+}
+
 #[test]
 fn undelivered_grant_returns_and_the_request_stays_open() {
     let mut grid = CoreTestGrid::with_job(1, 1, None);
     assert_eq!(grid.more(1, 1), ["grant 1 of job-1 at ams-1: del-1 and 0"]);
     assert_eq!(grid.granted(1, 1, false), ["release job-1 del-1"]);
     assert_eq!(grid.released(1, "del-1", true), [""; 0], "no immediate retry");
-    assert_eq!(grid.core.asked(JobId(1)), 1);
+    assert_eq!(grid.core.asked(JobId(1)), 1.into());
     assert_eq!(grid.core.work_due(), Some(grid.now + SECOND));
     assert_eq!(grid.after(SECOND), ["grant 2 of job-1 at ams-1: del-1 and 0"]);
     assert_eq!(grid.core.work_due(), None);
@@ -149,7 +193,7 @@ fn undelivered_grant_returns_and_the_request_stays_open() {
         ["lost job-1 ams-1 del-1"]
     );
     assert_eq!(grid.granted(1, 2, false), [""; 0]);
-    assert_eq!(grid.core.asked(JobId(1)), 1);
+    assert_eq!(grid.core.asked(JobId(1)), 1.into());
 }
 
 #[test]
@@ -163,9 +207,9 @@ fn queue_precedes_requests_and_bounds_hold() {
     assert_eq!(grid.more(2, 1), [""; 0]);
     assert_eq!(grid.more(1, 5), [""; 0]);
     let offers = grid.core.offers(JobId(1), Epoch(1), grid.now).unwrap();
-    assert_eq!((offers.offers.len(), offers.open, offers.existing), (0, 5, 4));
+    assert_eq!((offers.offers.len(), offers.open.get(), offers.existing.get()), (0, 5, 4));
     grid.put(SchedulerEvent::Cancel { job: JobId(3), reason: "enough".into() });
-    assert_eq!(grid.waits(1).unwrap(), "4 more nodes: no node is free");
+    assert_eq!(grid.waits(1).unwrap(), "4 more processors: no node is free");
     grid.granted(2, 1, true);
     assert_eq!(
         grid.freed(2, "ams-2", ReleaseReason::Left),
@@ -173,7 +217,7 @@ fn queue_precedes_requests_and_bounds_hold() {
     );
     assert_eq!(grid.over(2), [""; 0]);
     assert_eq!(grid.state("del-1"), NodeState::Idle);
-    assert_eq!(grid.waits(1).unwrap(), "3 more nodes: it has 3, as many as it may have");
+    assert_eq!(grid.waits(1).unwrap(), "3 more processors: it has 3, as many as it may have");
 }
 
 #[test]
@@ -187,7 +231,7 @@ fn former_coordinator_is_ignored() {
     assert_eq!(grid.core.check(job, Epoch(3)), Err(stale));
     assert_eq!(grid.core.check(job, epoch), Ok(()));
     assert_eq!(grid.more(1, 1), [""; 0], "the request has epoch 1");
-    assert_eq!(grid.core.asked(job), 0);
+    assert_eq!(grid.core.asked(job), 0.into());
     assert_eq!(grid.core.check(JobId(2), epoch), Err(AuthorityError::Over { job: JobId(2) }));
 }
 
@@ -200,13 +244,13 @@ fn one_node_of_each_kind_is_measured_once() {
         grid.machine(node, model, 1);
     }
     grid.machine("del-3", "broken", 1);
-    let one = SchedulerRequest { count: 1, ..SchedulerRequest::default() };
+    let one = SchedulerRequest { count: 1.into(), ..SchedulerRequest::default() };
     assert_eq!(
         grid.request(1, one.clone(), true),
         ["measure ams-2", "measure del-1", "measure del-3"]
     );
     assert_eq!(grid.state("del-1"), NodeState::Measuring);
-    assert_eq!(grid.waits(1).unwrap(), "1 more nodes: free nodes are being measured");
+    assert_eq!(grid.waits(1).unwrap(), "1 more processor: free nodes are being measured");
     assert_eq!(grid.measured("ams-2", Ok(1.0)), [""; 0]);
     let output = grid.measured("del-3", Ok(f64::NAN));
     assert_eq!(output, ["odd: node del-3 measured a speed of NaN: not used"]);
@@ -216,14 +260,15 @@ fn one_node_of_each_kind_is_measured_once() {
     let offers = grid.core.offers(JobId(1), Epoch(1), grid.now).unwrap().offers;
     let ams = &offers[&"ams".into()];
     assert_eq!(
-        (ams.free, ams.speed, ams.nodes.len()),
+        (ams.free.get(), ams.speed, ams.nodes.len()),
         (2, Some(1.0), 1),
         "one node has its own speed"
     );
     let del = &offers[&"del".into()];
-    assert_eq!((del.free, del.speed, del.nodes.len()), (2, Some(3.0), 0));
+    assert_eq!((del.free.get(), del.speed, del.nodes.len()), (2, Some(3.0), 0));
     // Known kinds are not measured again. The minimum speed applies to known speeds.
-    let fast = SchedulerRequest { count: 9, min_speed: Some(2.0), ..SchedulerRequest::default() };
+    let fast =
+        SchedulerRequest { count: 9.into(), min_speed: Some(2.0), ..SchedulerRequest::default() };
     assert_eq!(grid.request(1, fast, true), ["grant 2 of job-1 at ams-1: del-2 del-3 and 7"]);
 }
 
@@ -238,7 +283,7 @@ fn no_benchmark_runs_without_effect_on_the_selection() {
         }
         grid
     };
-    let some = |count| SchedulerRequest { count, ..SchedulerRequest::default() };
+    let some = |count: u32| SchedulerRequest { count: count.into(), ..SchedulerRequest::default() };
     assert_eq!(
         three(["cpu"; 3]).request(1, some(1), true),
         ["grant 1 of job-1 at ams-1: ams-2 and 0"],
@@ -268,7 +313,8 @@ fn no_benchmark_runs_without_effect_on_the_selection() {
 #[test]
 fn request_waits_at_most_five_seconds_for_benchmarks() {
     let mut grid = CoreTestGrid::with_job(1, 1, None);
-    let two = SchedulerRequest { count: 2, min_speed: Some(0.1), ..SchedulerRequest::default() };
+    let two =
+        SchedulerRequest { count: 2.into(), min_speed: Some(0.1), ..SchedulerRequest::default() };
     grid.machine("del-1", "odd", 2);
     assert_eq!(grid.request(1, two.clone(), true), ["measure del-1"]);
     assert_eq!(grid.core.work_due(), Some(grid.now + 5 * SECOND));
@@ -295,7 +341,8 @@ fn node_that_was_slow_at_work_is_measured_again() {
     for node in ["ams-2", "del-1", "del-2"] {
         grid.machine(node, "cpu", 2);
     }
-    let one = SchedulerRequest { count: 1, min_speed: Some(0.1), ..SchedulerRequest::default() };
+    let one =
+        SchedulerRequest { count: 1.into(), min_speed: Some(0.1), ..SchedulerRequest::default() };
     assert_eq!(grid.request(1, one.clone(), true), ["measure ams-2"]);
     assert_eq!(grid.measured("ams-2", Ok(2.0)), ["grant 1 of job-1 at ams-1: ams-2 and 0"]);
     grid.granted(1, 1, true);
@@ -311,9 +358,10 @@ fn node_that_was_slow_at_work_is_measured_again() {
         let offers = grid.core.offers(job, epoch, grid.now).unwrap().offers;
         (offers[&"ams".into()].nodes.clone(), offers[&"del".into()].speed)
     };
+    let own = crate::policy::OfferedNode { processors: 1.into(), speed: 0.5 };
     assert_eq!(
         speeds(&grid),
-        ([("ams-2".into(), 0.5)].into(), Some(2.0)),
+        ([("ams-2".into(), own)].into(), Some(2.0)),
         "del-1 is no member of the job"
     );
     let fast =
@@ -321,7 +369,7 @@ fn node_that_was_slow_at_work_is_measured_again() {
     assert_eq!(grid.request(1, fast.clone(), true), [""; 0]);
     grid.now += 61 * SECOND;
     assert_eq!(speeds(&grid), (BTreeMap::new(), Some(2.0)), "the node's own speed has expired");
-    grid.request(1, SchedulerRequest { count: 0, ..fast.clone() }, true);
+    grid.request(1, SchedulerRequest { count: 0.into(), ..fast.clone() }, true);
     assert_eq!(grid.state("ams-2"), NodeState::Measuring);
     assert_eq!(grid.measured("ams-2", Ok(0.6)), [""; 0], "it is still slow");
     // While the request is open, the node is never granted for its kind's speed.
@@ -455,7 +503,7 @@ fn subscribers_are_notified_once() {
     let (job, epoch) = (JobId(1), Epoch(1));
     let subscribe = |faster_than| SchedulerEvent::Subscribe(Subscribe { job, epoch, faster_than });
     assert_eq!(grid.put(subscribe(Some(1.0))), [""; 0], "no speed is known");
-    let one = SchedulerRequest { count: 1, ..SchedulerRequest::default() };
+    let one = SchedulerRequest { count: 1.into(), ..SchedulerRequest::default() };
     grid.request(1, one, true);
     grid.measured("ams-2", Ok(0.9));
     assert_eq!(grid.measured("del-1", Ok(1.1)), ["better for job-1: 1 of ams, 1 of del"]);

@@ -86,8 +86,10 @@ fn running_jobs_get_only_unreserved_nodes() {
     grid.accept(1, &["ams-1"]);
     grid.reserve("ams", 2, 1_000).unwrap();
     grid.reserve("del", 4, 1_000).unwrap();
-    let request =
-        crate::policy::SchedulerRequest { count: 8, ..crate::policy::SchedulerRequest::default() };
+    let request = crate::policy::SchedulerRequest {
+        count: 8.into(),
+        ..crate::policy::SchedulerRequest::default()
+    };
     let (job, epoch, benchmark) = (JobId(1), Epoch(1), None);
     let (rtt_s, bandwidth) = (BTreeMap::new(), BTreeMap::new());
     let asks = crate::scheduler::RequestNodes { job, epoch, request, benchmark, rtt_s, bandwidth };

@@ -16,7 +16,7 @@ impl CoreTestGrid {
     fn assigning(least: u32) -> Self {
         let mut grid = Self::of(2, OURS);
         let mut submit = submit(None, OURS, None);
-        submit.params.min_nodes = least;
+        submit.params.min_processors = least.into();
         assert_eq!(grid.submit(submit).len(), 4);
         grid
     }
@@ -74,7 +74,7 @@ fn job_for_every_node_starts_with_present_nodes_and_grows() {
     assert_eq!(grid.accept(1, &["ams-1", "del-2"]), ["grant job-1 ams-1"]);
     assert_eq!(grid.core.work_due(), None);
     let waits = grid.core.status().jobs[0].waits_for.clone().unwrap();
-    assert!(waits.starts_with("2 more nodes: "), "{waits}");
+    assert!(waits.starts_with("2 more processors: "), "{waits}");
     let output = grid.put(SchedulerEvent::Link { node: "ams-2".into(), up: true });
     assert_eq!(output, ["grant 1 of job-1 at ams-1: ams-2 and 1"]);
     let output = grid.put(SchedulerEvent::Link { node: "del-1".into(), up: true });
@@ -87,7 +87,7 @@ fn job_below_its_minimum_waits_with_a_reason() {
     let mut grid = CoreTestGrid::of(1, OURS);
     grid.put(lost("del-1"));
     let mut needs_both = submit(None, OURS, None);
-    needs_both.params.min_nodes = 2;
+    needs_both.params.min_processors = 2.into();
     grid.submit(needs_both);
     grid.now += 2 * wait;
     assert_eq!(grid.put(SchedulerEvent::Tick), [""; 0]);
@@ -196,7 +196,7 @@ fn start_below_the_minimum_waits_for_nodes() {
     let reason = "it died of itself".to_owned();
     let output =
         grid.put(SchedulerEvent::NodeLost { node: "del-2".into(), reason, returns: false });
-    let why = "it needs at least 4 nodes, the grid has 3 that work: it died of itself";
+    let why = "it needs at least 4 processors, the grid has 3 that work: it died of itself";
     assert_eq!(output, [format!("refuse job-1: the job cannot be placed: {why}")]);
 }
 

@@ -724,8 +724,11 @@ fn stub_that_does_not_meet_the_criteria_is_released() {
     grid.accept(1, &["vu-1"]);
     let spec = BenchmarkSpec::of_job("fib", bytes::Bytes::new()).id();
     let unit = Unit::of(spec, JobId(1));
-    let fast =
-        crate::policy::SchedulerRequest { count: 2, min_speed: Some(2.0), ..Default::default() };
+    let fast = crate::policy::SchedulerRequest {
+        count: 2.into(),
+        min_speed: Some(2.0),
+        ..Default::default()
+    };
     let out = grid.request(1, fast, true);
     assert_eq!([out, grid.after(Duration::from_secs(15))].concat(), ["hold vu [vu-2, vu-3]"]);
     assert_eq!(grid.machine("vu-2", "old", 1), [""; 0]);

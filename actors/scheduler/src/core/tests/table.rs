@@ -332,12 +332,12 @@ fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> Sched
         Kind::CancelFailed => SchedulerEvent::CancelFailed { job, reason },
         Kind::Link => SchedulerEvent::Link { node, up: false },
         Kind::Request => {
-            let request = SchedulerRequest { count: 1, ..SchedulerRequest::default() };
+            let request = SchedulerRequest { count: 1.into(), ..SchedulerRequest::default() };
             let (benchmark, rtt_s, bandwidth) = (None, BTreeMap::new(), BTreeMap::new());
             let asked = RequestNodes { job, epoch, request, benchmark, rtt_s, bandwidth };
             SchedulerEvent::Request(Box::new(asked))
         }
-        Kind::Withdraw => SchedulerEvent::Withdraw(WithdrawNodes { job, epoch, count: 1 }),
+        Kind::Withdraw => SchedulerEvent::Withdraw(WithdrawNodes { job, epoch, count: 1.into() }),
         Kind::GrantAcknowledged => SchedulerEvent::GrantAcknowledged { job, grant: 1, ok: true },
         Kind::Freed => {
             let coordinates = held.is_some_and(|job| job.view.coordinator.as_ref() == Some(&node));

@@ -338,8 +338,8 @@ impl Drive<'_> {
         }
         let mut params: JobParams = netconf::job_params(config);
         params.mode = Mode::Static;
-        params.min_nodes = step.processors;
-        params.max_nodes = Some(step.processors);
+        params.min_processors = step.processors.into();
+        params.max_processors = Some(step.processors.into());
         let submit = Submit {
             name: job.name.to_owned(),
             body: job.body.clone(),

@@ -131,7 +131,11 @@ impl WorkflowTask {
                 Err(error) => return Err(self.failed(&error)),
             }
         };
-        if status.success() { Ok(()) } else { Err(self.failed(&told(program, status, &said))) }
+        if status.success() {
+            Ok(())
+        } else {
+            Err(self.failed(&describe_failure(program, status, &said)))
+        }
     }
 
     fn pretend(&self, room: &Room, seconds: f64, cx: &Context) -> Result<(), Stop> {
@@ -159,8 +163,8 @@ impl WorkflowTask {
     }
 }
 
-/// How a command ended that failed, with the end of what it said.
-fn told(program: &str, status: ExitStatus, said: &Path) -> String {
+/// Describes the end of a failed command, with the last part of its output.
+fn describe_failure(program: &str, status: ExitStatus, said: &Path) -> String {
     let end = || -> io::Result<Vec<u8>> {
         let mut file = File::open(said)?;
         let length = file.metadata()?.len();

@@ -210,11 +210,12 @@ impl NetworkState {
             return;
         }
         let ((from, incarnation), (to, _)) = (again.from, again.to);
-        let up = |end: &&Box<super::end::LinkEnd>| {
+        let is_up = |end: &super::end::LinkEnd| {
             let peer = end.peer.as_ref();
             end.state == LinkState::Up && peer.is_some_and(|peer| peer.incarnation == incarnation)
         };
-        let peer = self.nodes[to].ends.get(&from).filter(up).and_then(|end| end.peer.clone());
+        let end = self.nodes[to].ends.get(&from).filter(|end| is_up(end));
+        let peer = end.and_then(|end| end.peer.clone());
         let Some(peer) = peer else {
             again.tries += 1;
             if again.tries <= TRIES_MAX {

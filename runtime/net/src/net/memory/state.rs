@@ -708,8 +708,10 @@ impl NetworkState {
         now: Duration,
         calls: &mut Vec<Call>,
     ) {
-        let waits = |end: &Box<LinkEnd>| end.link == link && end.state == LinkState::Connecting;
-        if self.nodes[from].peer == peer && self.nodes[from].ends.get(&to).is_some_and(waits) {
+        let waits = |end: &LinkEnd| end.link == link && end.state == LinkState::Connecting;
+        if self.nodes[from].peer == peer
+            && self.nodes[from].ends.get(&to).is_some_and(|end| waits(end))
+        {
             self.hello(from, to, link, peer, now, calls);
         }
     }
