@@ -31,17 +31,12 @@ fn available(place: &PlaceSection) -> u32 {
     place.nodes.get() - place.later.get()
 }
 
-fn power(place: &PlaceSection) -> f64 {
-    let threads = |node: u32| match (&place.unequal_threads, place.threads) {
-        (Some(threads), _) => threads.of(node),
-        (None, threads) => threads.map_or(1, BoundedInt::get),
-    };
-    f64::from((0..available(place)).map(threads).sum::<u32>()) * place.speed
-}
-
 /// The sets that are tried first, the most promising before the others.
 fn first_sets(config: &ScenarioConfig) -> Vec<NodeSet> {
     let places = &config.cluster;
+    let power = |place: &PlaceSection| {
+        f64::from(config.processors_of(place, available(place))) * place.speed
+    };
     let where_ = |fits: &dyn Fn(&PlaceSection) -> bool| -> NodeSet {
         places.iter().map(|place| if fits(place) { available(place) } else { 0 }).collect()
     };
