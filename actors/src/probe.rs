@@ -101,9 +101,9 @@ async fn round_trip(prober: &Remote<Prober>) -> Result<Duration, RemoteError> {
     }
 }
 
-/// Direction of a bandwidth measurement.
+/// TransferDirection of a bandwidth measurement.
 #[derive(Clone, Copy)]
-enum Direction {
+enum TransferDirection {
     /// To the node.
     There,
     /// From the node.
@@ -124,25 +124,25 @@ pub async fn bandwidth(hub: &Arc<Hub>, contact: Contact) -> Result<f64, RemoteEr
     for _ in 0..2 {
         latency = round_trip(&prober).await?;
     }
-    let there = bandwidth_of(&prober, Direction::There, latency).await?;
-    let back = bandwidth_of(&prober, Direction::Back, latency).await?;
+    let there = bandwidth_of(&prober, TransferDirection::There, latency).await?;
+    let back = bandwidth_of(&prober, TransferDirection::Back, latency).await?;
     Ok(there.min(back))
 }
 
 async fn bandwidth_of(
     prober: &Remote<Prober>,
-    direction: Direction,
+    direction: TransferDirection,
     latency: Duration,
 ) -> Result<f64, RemoteError> {
     let mut bytes = TRANSFER_MIN;
     loop {
         let asked = Instant::now();
         let answer = match direction {
-            Direction::There => {
+            TransferDirection::There => {
                 let sample = BandwidthSample { bytes: vec![0; bytes as usize] };
                 prober.send(sample).deadline(TRANSFER_TIMEOUT).await
             }
-            Direction::Back => {
+            TransferDirection::Back => {
                 let call = prober.send(FetchSample { bytes }).deadline(TRANSFER_TIMEOUT);
                 call.await.map(drop)
             }
