@@ -13,7 +13,9 @@ use tokio::time::Instant;
 
 use crate::admit;
 pub use springtide_protocol::names::PROBER;
-pub use springtide_protocol::probe::{BandwidthSample, CheckPaths, PathMeasurement, Paths, Ping};
+pub use springtide_protocol::probe::{
+    BandwidthSample, CheckPaths, FetchSample, PathMeasurement, Paths, Ping, SAMPLE_MAX,
+};
 
 /// Timeout of one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -23,8 +25,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const ROUNDS: usize = 24;
 
 /// Minimum and maximum size of a bandwidth measurement, in bytes.
-const TRANSFER_MIN: usize = 128 << 10;
-const TRANSFER_MAX: usize = 2 << 20;
+const TRANSFER_MIN: u32 = 128 << 10;
+const TRANSFER_MAX: u32 = SAMPLE_MAX;
 /// Duration from which a measurement suffices; otherwise the size grows.
 const SUFFICIENT: Duration = Duration::from_millis(500);
 /// Timeout of a bandwidth measurement.
@@ -43,6 +45,7 @@ impl Prober {
         published
             .accepts_from::<Ping>(admit::by_rule)
             .accepts_from::<BandwidthSample>(admit::by_rule)
+            .accepts_from::<FetchSample>(admit::by_rule)
             .accepts_from::<CheckPaths>(admit::by_rule);
     }
 }
@@ -61,6 +64,15 @@ impl Handler<BandwidthSample> for Prober {
     type Result = ();
 
     fn handle(&mut self, _: BandwidthSample, _: &mut Self::Context) {}
+}
+
+impl Handler<FetchSample> for Prober {
+    type Result = MessageResult<FetchSample>;
+
+    fn handle(&mut self, message: FetchSample, _: &mut Self::Context) -> Self::Result {
+        let bytes = message.bytes.min(SAMPLE_MAX) as usize;
+        MessageResult(BandwidthSample { bytes: vec![0; bytes] })
+    }
 }
 
 impl Handler<CheckPaths> for Prober {
@@ -89,7 +101,17 @@ async fn round_trip(prober: &Remote<Prober>) -> Result<Duration, RemoteError> {
     }
 }
 
-/// Measures the bandwidth to a node, in bytes per second. The result is a lower bound.
+/// TransferDirection of a bandwidth measurement.
+#[derive(Clone, Copy)]
+enum TransferDirection {
+    /// To the node.
+    There,
+    /// From the node.
+    Back,
+}
+
+/// Measures the bandwidth between this node and another, in bytes per second. It is that of the
+/// narrower direction, since work uses both. The result is a lower bound.
 ///
 /// # Errors
 /// The node is unreachable.
@@ -102,23 +124,41 @@ pub async fn bandwidth(hub: &Arc<Hub>, contact: Contact) -> Result<f64, RemoteEr
     for _ in 0..2 {
         latency = round_trip(&prober).await?;
     }
-    let mut len = TRANSFER_MIN;
+    let there = bandwidth_of(&prober, TransferDirection::There, latency).await?;
+    let back = bandwidth_of(&prober, TransferDirection::Back, latency).await?;
+    Ok(there.min(back))
+}
+
+async fn bandwidth_of(
+    prober: &Remote<Prober>,
+    direction: TransferDirection,
+    latency: Duration,
+) -> Result<f64, RemoteError> {
+    let mut bytes = TRANSFER_MIN;
     loop {
         let asked = Instant::now();
-        let answer =
-            prober.send(BandwidthSample { bytes: vec![0; len] }).deadline(TRANSFER_TIMEOUT).await;
+        let answer = match direction {
+            TransferDirection::There => {
+                let sample = BandwidthSample { bytes: vec![0; bytes as usize] };
+                prober.send(sample).deadline(TRANSFER_TIMEOUT).await
+            }
+            TransferDirection::Back => {
+                let call = prober.send(FetchSample { bytes }).deadline(TRANSFER_TIMEOUT);
+                call.await.map(drop)
+            }
+        };
         let took = asked.elapsed();
         match answer {
             Ok(()) => {}
             // So slow that the partial transfer is the result.
-            Err(RemoteError::Timeout { .. }) => return Ok(len as f64 / took.as_secs_f64()),
+            Err(RemoteError::Timeout { .. }) => return Ok(f64::from(bytes) / took.as_secs_f64()),
             Err(error) => return Err(error),
         }
         let carried = took.saturating_sub(latency);
-        if carried >= SUFFICIENT || len >= TRANSFER_MAX {
-            return Ok(len as f64 / carried.as_secs_f64().max(1e-6));
+        if carried >= SUFFICIENT || bytes >= TRANSFER_MAX {
+            return Ok(f64::from(bytes) / carried.as_secs_f64().max(1e-6));
         }
-        len *= 4;
+        bytes *= 4;
     }
 }
 

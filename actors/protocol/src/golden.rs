@@ -36,7 +36,7 @@ use crate::policy::{
     AdaptationSettings, ClusterAggregate, Memory, NodeOffer, OfferedNode, SchedulerRequest,
     SharedParameters, WorkerStats,
 };
-use crate::probe::{BandwidthSample, CheckPaths, PathMeasurement, Paths, Ping};
+use crate::probe::{BandwidthSample, CheckPaths, FetchSample, PathMeasurement, Paths, Ping};
 use crate::pulse::{Heartbeat, HeartbeatReply};
 use crate::reservation::{
     Reservation, ReservationId, ReservationPhase, ReservationRefusal, ReservationRequest,
@@ -199,6 +199,7 @@ fn messages_of_scheduler_and_site() {
 fn messages_of_the_prober() {
     message(&Ping {});
     message(&BandwidthSample { bytes: vec![0; 3] });
+    message(&FetchSample { bytes: 3 });
     message(&CheckPaths { contacts: vec![contact("ams-1")] });
     let reached =
         PathMeasurement { round_trip_us: Some(70), mtu: Some(1452), ..PathMeasurement::default() };

@@ -19,6 +19,16 @@ pub struct BandwidthSample {
     pub bytes: Vec<u8>,
 }
 
+/// To a prober: requests bytes, for the bandwidth of the other direction.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct FetchSample {
+    /// Number of bytes. It replies with at most [`SAMPLE_MAX`].
+    pub bytes: u32,
+}
+
+/// The most bytes of a reply to [`FetchSample`].
+pub const SAMPLE_MAX: u32 = 2 << 20;
+
 /// To a prober: measures the paths to these nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CheckPaths {
@@ -52,5 +62,6 @@ pub struct PathMeasurement {
 remote_message! {
     "ping" => Ping;
     "weight" => BandwidthSample;
+    "fetch-sample" => FetchSample -> BandwidthSample;
     "check-paths" => CheckPaths -> Paths;
 }

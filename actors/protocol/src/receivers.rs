@@ -80,5 +80,5 @@ receiver! {
 
 receiver! {
     /// A process's prober, published as [`PROBER`](crate::names::PROBER).
-    Prober: Ping, BandwidthSample, CheckPaths,
+    Prober: Ping, BandwidthSample, FetchSample, CheckPaths,
 }

@@ -683,6 +683,49 @@ mod tests {
         assert!(adaptive < 0.8 * fixed, "{adaptive} s, static {fixed} s");
     }
 
+    /// One direction of a link is narrow. Its cluster leaves, and a measurement of the other
+    /// direction does not bring it back.
+    #[test]
+    fn a_cluster_behind_a_narrow_direction_does_not_return() {
+        let config = read(
+            r#"
+            name = "asymmetric"
+            [app]
+            kind = "barnes-hut"
+            iterations = 10
+            work = "400s"
+            leaves = 1024
+            bodies = 200000
+            [[link]]
+            between = ["a", "b"]
+            rtt = "20ms"
+            bandwidth = "12MB/s"
+            bandwidth_back = "60kB/s"
+            [[cluster]]
+            name = "a"
+            nodes = 8
+            start = 8
+            [[cluster]]
+            name = "b"
+            nodes = 8
+            start = 8
+            [[cluster]]
+            name = "c"
+            nodes = 8
+            "#,
+        );
+        let params = SimulationParams { mode: Mode::Adaptive, period: None, seed: 1 };
+        let result = simulate(&config, &params).expect("it ends");
+        let said = |parts: [&str; 2]| {
+            result.said.iter().position(|(_, text)| parts.iter().all(|part| text.contains(part)))
+        };
+        let removed = said(["removed cluster b", "link"]).expect("its link is too slow");
+        let later = &result.said[removed..];
+        let returns =
+            later.iter().find(|(_, text)| text.contains(" joins the job") && text.contains("b-1"));
+        assert_eq!(returns, None, "{:?}", result.said);
+    }
+
     #[test]
     fn the_papers_scenarios_are_calibrated_alike_and_all_shipped_ones_load() {
         let all: Vec<_> = shipped::PAPER.iter().map(|shipped| read(shipped.text)).collect();

@@ -3,14 +3,14 @@
 //! Weighted average efficiency is `(1/n) * sum speed_i * (1 - overhead_i)` over `n` processors,
 //! with speeds relative to the fastest processor. A worker with `k` processors has `k` equal terms.
 //! A cluster sends `n`, `sum abs_speed * (1 - overhead)` and the speed of its fastest processor.
-//! The job's efficiency is the sum of these sums over `n * max`, which equals the flat formula. Sums
-//! are exact ([`ExactSum`]), so the result is independent of the division into clusters.
+//! The job's efficiency is the sum of these sums over `n * max`, which equals the flat formula.
+//! Sums are exact ([`ExactSum`]), so the result is independent of the division into clusters.
 //!
 //! # Its error
 //!
-//! With `u_i = speed_i * (1 - overhead_i)` of whole workers, relative errors `r_i` of their speeds,
-//! standard errors `w_i` of their overheads, the worker `f` with the fastest processors, whose speed
-//! is `s`, and efficiency `E` over `n` processors, its variance is
+//! Worker `i` does the useful work `u_i = speed_i * (1 - overhead_i)`. `r_i` is the relative error
+//! of its speed, `w_i` the standard error of its overhead. Worker `f` has the fastest processors,
+//! of speed `s`. The variance of an efficiency `E` over `n` processors is
 //!
 //! ```text
 //! (sum over i != f of (u_i r_i)^2) / (n s)^2        the speeds
@@ -353,8 +353,8 @@ impl ClusterAggregate {
     /// Aggregates a cluster's workers. The caller sets [`ClusterAggregate::uplink`] and adds the
     /// implausible numbers from its histories.
     ///
-    /// A first report has no past to compare with. So a node does not count if the speed of
-    /// its processors is [`AdaptationSettings::implausible_factor`] times the median of at least two
+    /// A first report has no past to compare with. So a node does not count if the speed of its
+    /// processors is [`AdaptationSettings::implausible_factor`] times the median of at least two
     /// others.
     pub fn of(workers: &[WorkerStats], agreed: &SharedParameters) -> Self {
         let mut sum = Self::default();

@@ -14,10 +14,11 @@
 //!    (the paper's sum from 0 to n is a slip, B6.3). A processor is a compute thread of a worker.
 //!    Speeds are relative to the fastest *present* processor. All sizes, bounds, requests and
 //!    offers count processors. A node whose number is unknown counts as one processor. Sums are
-//!    exact, so the sum over clusters equals the flat formula. A worker that reports but has not worked yet counts as idle, with its cluster's mean speed. For a job that
-//!    reports its iterations, overheads are means over one iteration, since the phases of an
-//!    iteration differ. Judgements wait for a whole iteration. Until the first one ends, the job
-//!    grows at most once and does not shrink.
+//!    exact, so the sum over clusters equals the flat formula. A worker that reports but has not
+//!    worked yet counts as idle, with its cluster's mean speed. For a job that reports its
+//!    iterations, overheads are means over one iteration, since the phases of an iteration differ.
+//!    Judgements wait for a whole iteration. Until the first one ends, the job grows at most once
+//!    and does not shrink.
 //! 2. Workers in their grace period, leaving workers (both B6.7) and workers that are silent for
 //!    too long do not count. A recent last report replaces a missing one (the paper, 3.2).
 //! 3. An implausible report counts as a missing one and is flagged. A cluster whose numbers
@@ -35,22 +36,23 @@
 //! **Size** (B6.1)
 //! 6. Above Emax: the job grows to the size that brings efficiency to the middle of the band if the
 //!    useful capacity stayed the same. The size is rounded down and at most doubles. Processors
-//!    under way count: those joining, and those requested according to the *scheduler* (lost requests are
-//!    repeated, C23, C29). If one more node would leave the band, the job does not grow: small jobs
-//!    would oscillate.
+//!    under way count: those joining, and those requested according to the *scheduler* (lost
+//!    requests are repeated, C23, C29). If one more node would leave the band, the job does not
+//!    grow: small jobs would oscillate.
 //! 7. Below Emin: the job shrinks by the same formula, at most to half. It shrinks only after
 //!    several bad periods in a row (C21, C22). Outstanding requests are withdrawn first: one
 //!    decision never both grows and shrinks (C21).
 //!    Nodes are chosen so that their processors fit the wanted number. A greater node joins if the
 //!    size comes nearer to the wanted one. If no other fits, it joins where the predicted
-//!    efficiency stays at Emin or above. A greater healthy node leaves only if the size comes nearer
-//!    to the wanted one. The worst bad node leaves in any case, as far as the minimum permits.
+//!    efficiency stays at Emin or above. A greater healthy node leaves only if the size comes
+//!    nearer to the wanted one. The worst bad node leaves in any case, as far as the minimum
+//!    permits.
 //! 8. After a removal for cause or a crash, while efficiency is above Emin: the job grows up to the
 //!    last good capacity, else the first one (B6.2). The paper's text adds nodes above Emax = 0.5
 //!    only. Yet its scenarios 2, 3 (35 %) and 5 (30 %) add nodes, and 4 (40 %) does not: no rule
 //!    reproduces all of them. With this rule, 2, 3 and 5 end as in the paper and 4 ends better.
-//!    With [`AdaptationSettings::refill`] off, the policy follows the paper's text, and 4 ends as in the
-//!    paper.
+//!    With [`AdaptationSettings::refill`] off, the policy follows the paper's text, and 4 ends as
+//!    in the paper.
 //! 9. The job never falls below its minimum (at least one node), exceeds its maximum, or loses its
 //!    last cluster (B6.9). A violated bound (after a crash or a changed bound) is corrected at
 //!    once, even in a cool-down. After a loss (a crash, a root taken over by a successor) and while

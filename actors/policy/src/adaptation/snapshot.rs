@@ -182,16 +182,19 @@ impl Snapshot {
     /// Measured bandwidth of a cluster's uplink, in bytes per second.
     ///
     /// Its own estimate, else that of its best link (the worst would blame it for its partner). A
-    /// value that is not a positive number counts as unknown.
+    /// value that is not a positive number counts as unknown. An estimate comes from single
+    /// transfers, which share the link. So the bandwidth is at least what the uplink carries.
     pub fn uplink(&self, cluster: &ClusterId) -> Option<f64> {
-        let own = self.clusters.get(cluster).and_then(|c| c.uplink.bandwidth);
+        let uplink = self.clusters.get(cluster).map(|own| own.uplink).unwrap_or_default();
         let links = self.links.iter().filter(|link| link.a == *cluster || link.b == *cluster);
         let offered = self.offers.get(cluster).and_then(|offer| offer.bandwidth);
-        own.filter(|&b| is_rate(b))
-            .or_else(|| {
-                links.filter_map(|link| link.bandwidth).filter(|&b| is_rate(b)).reduce(f64::max)
-            })
-            .or_else(|| offered.filter(|&b| is_rate(b)))
+        let valid = |rate: &f64| is_rate(*rate);
+        let estimate = uplink
+            .bandwidth
+            .filter(valid)
+            .or_else(|| links.filter_map(|link| link.bandwidth).filter(valid).reduce(f64::max))
+            .or_else(|| offered.filter(valid))?;
+        Some(uplink.used.filter(valid).map_or(estimate, |used| used.max(estimate)))
     }
 
     /// Whether a cluster is silent: other members may wait in vain for its tasks.

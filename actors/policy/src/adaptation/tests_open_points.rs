@@ -488,3 +488,23 @@ fn no_node_is_removed_during_a_recovery() {
     case.snapshot.late.clear();
     assert!(!removed(&case.decide_patiently()).is_empty());
 }
+
+/// The transfers that a full link is estimated from share it.
+#[test]
+fn a_link_carries_at_least_what_it_carries() {
+    let mut case = PolicyTestJob::even(4, 0.5);
+    case.uplink("c0", 9.7e3);
+    case.aggregate();
+    let cluster = case.snapshot.clusters.keys().next().cloned().expect("there is a cluster");
+    let uplink = |case: &mut PolicyTestJob, used: Option<f64>| {
+        case.snapshot.clusters.get_mut(&cluster).expect("it is there").uplink.used = used;
+        case.snapshot.uplink(&cluster)
+    };
+    case.snapshot.links[0].a = cluster.clone();
+    assert_eq!(uplink(&mut case, Some(57e3)), Some(57e3));
+    assert_eq!(uplink(&mut case, Some(1e3)), Some(9.7e3));
+    assert_eq!(uplink(&mut case, Some(f64::NAN)), Some(9.7e3));
+    // What was carried says nothing of a link without an estimate.
+    case.snapshot.links.clear();
+    assert_eq!(uplink(&mut case, Some(57e3)), None);
+}

@@ -18,7 +18,7 @@ use crate::job::{
     TasksHeldAtDeath,
 };
 use crate::look::{InspectCluster, InspectJob, QueryWorker};
-use crate::probe::{BandwidthSample, CheckPaths, Ping};
+use crate::probe::{BandwidthSample, CheckPaths, FetchSample, Ping};
 use crate::scheduler::{
     AskLeave, AskShrink, AuditJob, BetterFree, CancelJob, CommitSlots, ConfirmSlots, GetAuthority,
     GetFiles, GetJob, GetOffers, GetSample, GetSlots, GetStatus, GetWait, GrowthRefused, HandOver,
@@ -383,6 +383,7 @@ rules! {
     GetJoinStatus { roles: CLIENTS }
     Ping { roles: ANY }
     BandwidthSample { roles: ANY }
+    FetchSample { roles: ANY }
     CheckPaths { roles: CLIENTS }
 }
 
