@@ -20,8 +20,8 @@ use springtide_runtime::remote::{Refusal, RemoteError};
 use super::{Coordinator, CoordinatorPhase};
 use crate::worker_calls::{assign_worker, send_assign};
 
-/// Maximum time for a leave without a deadline. By then the detector would have noticed its death.
-const LEAVE_WITHIN: Duration = Duration::from_secs(600);
+/// The time after which an unanswered order to leave without a deadline is repeated.
+const LEAVE_REPEAT: Duration = Duration::from_secs(600);
 /// Additional wait for the answer of a leaving node beyond its deadline.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
@@ -315,11 +315,18 @@ impl Coordinator {
             let node = node.clone();
             let deadline_ms = deadline.map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
             let remote = self.hub.remote::<Worker>(&node, WORKER);
-            let within = deadline.unwrap_or(LEAVE_WITHIN).saturating_add(ANSWER_WITHIN);
+            let within = deadline.unwrap_or(LEAVE_REPEAT).saturating_add(ANSWER_WITHIN);
             let leave = Leave { job, epoch: self.spec.epoch, deadline_ms };
             let call = remote.send(leave).deadline(within).start();
             ctx.spawn(call.into_actor(self).map(move |answer, coordinator, ctx| {
-                coordinator.left(&node, answer, ctx);
+                let is_leaving = coordinator.changes.leaving.contains_key(&node);
+                match answer {
+                    // Its work may take hours. If it is dead, its silence shows that.
+                    Err(RemoteError::Timeout { .. }) if deadline.is_none() && is_leaving => {
+                        coordinator.send_leaves(&[node], None, ctx);
+                    }
+                    answer => coordinator.left(&node, answer, ctx),
+                }
             }));
         }
     }
