@@ -683,6 +683,39 @@ mod tests {
         assert!(adaptive < 0.8 * fixed, "{adaptive} s, static {fixed} s");
     }
 
+    /// A step of the processes takes longer than an order to leave may stay unanswered.
+    #[test]
+    fn a_node_with_long_work_leaves_and_is_not_lost() {
+        let config = read(
+            r#"
+            name = "long-steps"
+            [app]
+            kind = "spmd"
+            iterations = 2
+            work = "3000s"
+            leaves = 4
+            [[cluster]]
+            name = "a"
+            nodes = 2
+            start = 2
+            [[cluster]]
+            name = "b"
+            nodes = 2
+            start = 2
+            [[event]]
+            what = "claim"
+            at = "20s"
+            cluster = "b"
+            nodes = 1
+            "#,
+        );
+        let params = SimulationParams { mode: Mode::Static, period: None, seed: 1 };
+        let result = simulate(&config, &params).expect("it ends");
+        assert_eq!(result.iterations.len(), 2);
+        let lost = result.said.iter().find(|(_, text)| text.contains("was lost"));
+        assert_eq!(lost, None);
+    }
+
     /// One direction of a link is narrow. Its cluster leaves, and a measurement of the other
     /// direction does not bring it back.
     #[test]

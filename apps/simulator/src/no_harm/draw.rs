@@ -110,6 +110,7 @@ impl NoHarmDraw {
     pub fn of(seed: u64) -> Self {
         let mut draw = Draw(SplitMix::with_text(seed, "no harm"));
         let mut clusters = clusters(&mut draw);
+        add_great_host(seed, &mut clusters);
         choose_start(&mut draw, &mut clusters);
         let mut text = format!("name = \"no-harm-{seed}\"\n");
         let span = job(&mut draw, &clusters, &mut text);
@@ -166,6 +167,17 @@ fn clusters(draw: &mut Draw) -> Vec<Cluster> {
         all.push(cluster);
     }
     all
+}
+
+/// Makes one host of nearly [`HOST_MAX`] threads of a cluster, in one of fifty draws.
+fn add_great_host(seed: u64, clusters: &mut [Cluster]) {
+    // Numbers of its own, so that the other draws do not depend on it.
+    let mut draw = Draw(SplitMix::with_text(seed, "great host"));
+    if draw.chance(0.02) {
+        let index = draw.from(0, clusters.len() as u32 - 1) as usize;
+        let threads = draw.from(100, HOST_MAX as u32);
+        (clusters[index].nodes, clusters[index].threads) = (1, vec![threads]);
+    }
 }
 
 /// Chooses the nodes on which the job starts, and those that are unavailable at first.

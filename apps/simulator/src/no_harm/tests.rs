@@ -135,6 +135,8 @@ fn draws_have_the_right_answers() {
         let DrawTimes { draw, fixed, adaptive, best } = times;
         assert!(!fixed.wrong && !adaptive.wrong, "seed {}: a wrong answer", draw.seed);
         assert!(best.seconds <= fixed.seconds, "seed {}: {best:?}", draw.seed);
+        let ratio = adaptive.seconds / fixed.seconds;
+        assert!(ratio <= 1.25, "seed {}: {ratio} times as long as without adaptation", draw.seed);
     }
 }
 
