@@ -201,7 +201,7 @@ fn a_run_is_shown_in_order_of_time_and_fits_the_terminal() {
         "        a grid of 8 nodes: ams 2, bud 4, del 2",
         "        4 nodes (ams-1, ams-2, del-1, del-2) joined",
         " 0.0 s  job-1 (queens) starts under epoch 1",
-        "10.0 s  period 1: asked for 4 more (expected: 8 nodes at efficiency 0.63)",
+        "10.0 s  period 1: asked for 4 more (expected: 8 processors at efficiency 0.63)",
     ]
     .join("\n");
     let shown = explain(&dir, 80);
@@ -313,7 +313,7 @@ fn a_decision_that_differs_is_reported_with_its_path() {
     let run_log = RunLog::read(&dir).unwrap();
     let asked = run_log.decisions[0].logged.decision.actions.clone();
     let Some(AdaptationAction::Request(request)) = asked.first() else { panic!("{asked:?}") };
-    let count = request.count;
+    let count = request.count.get();
     let logged =
         format!(r#""action":"request","avoid_clusters":[],"avoid_nodes":[],"count":{count}"#);
     let other = logged.replace(&format!("\"count\":{count}"), "\"count\":77");
