@@ -7,7 +7,7 @@ use std::path::Path;
 use springtide_cli::exit::Failed;
 use springtide_cli::format::SCHEMA;
 use springtide_cli::outdir::Artefacts;
-use springtide_simulator::no_harm::{self, DrawTimes, Verdict};
+use springtide_simulator::no_harm::{self, DrawTimes, NoHarmVerdict};
 
 /// The number of draws that are printed as the worst.
 const WORST: usize = 10;
@@ -116,7 +116,7 @@ fn line(times: &DrawTimes) -> String {
     )
 }
 
-fn table(verdict: &Verdict, harmed: &[&DrawTimes], idle: &[&DrawTimes], took: f64) -> String {
+fn table(verdict: &NoHarmVerdict, harmed: &[&DrawTimes], idle: &[&DrawTimes], took: f64) -> String {
     let mut text = String::new();
     let percentiles = |text: &mut String, name: &str, values: &[(u32, f64)]| {
         let values = values.iter().map(|(percent, value)| format!("{percent} %: {value:.2}"));

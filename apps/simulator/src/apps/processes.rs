@@ -198,7 +198,7 @@ impl Program for ModelledProcesses {
         let common = mine.start.max(theirs.start)..mine.end.min(theirs.end);
         let bytes = Zeros(self.bytes_of(&common, self.state_bytes));
         let piece = ProcessPart { bytes, checksum: part.checksum };
-        Ok(wire::encode_payload(&piece)?.into())
+        Ok(wire::encode_payload(&piece)?)
     }
 
     fn join_state(

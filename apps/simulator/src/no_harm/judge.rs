@@ -26,7 +26,7 @@ pub struct Criterion {
 
 /// The judgement of many draws.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Verdict {
+pub struct NoHarmVerdict {
     /// The number of draws.
     pub draws: usize,
     /// The number of draws in which the best fixed set is 1.5 times faster than the static run.
@@ -41,7 +41,7 @@ pub struct Verdict {
     pub gains: Vec<(u32, f64)>,
 }
 
-impl Verdict {
+impl NoHarmVerdict {
     /// Whether all criteria hold.
     pub fn holds(&self) -> bool {
         self.criteria.iter().all(|criterion| criterion.holds)
@@ -77,7 +77,7 @@ fn part(values: &[f64], fits: impl Fn(f64) -> bool) -> Option<f64> {
 }
 
 /// Judges the times of draws.
-pub fn judge(all: &[DrawTimes]) -> Verdict {
+pub fn judge(all: &[DrawTimes]) -> NoHarmVerdict {
     let ratios = sorted(all.iter().map(DrawTimes::ratio));
     let gains = sorted(all.iter().filter_map(DrawTimes::gain));
     let wrong = all.iter().filter(|times| times.fixed.wrong || times.adaptive.wrong).count();
@@ -116,7 +116,7 @@ pub fn judge(all: &[DrawTimes]) -> Verdict {
             holds: wrong == 0,
         },
     ];
-    Verdict {
+    NoHarmVerdict {
         draws: all.len(),
         improvable: gains.len(),
         criteria,

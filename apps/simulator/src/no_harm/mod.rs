@@ -3,7 +3,7 @@
 //!
 //! Each draw runs on its initial nodes (static), adaptively, and on the best fixed set of nodes.
 //! All runs of a draw have the same faults. `draw` draws scenarios, `best` searches the best set,
-//! `judge` compares the times with the [criteria](Verdict).
+//! `judge` compares the times with the [criteria](NoHarmVerdict).
 
 mod best;
 mod draw;
@@ -18,7 +18,7 @@ use springtide_runtime::config::{ScenarioConfig, Sources, Time, load};
 
 pub use self::best::{BestSet, NodeSet};
 pub use self::draw::NoHarmDraw;
-pub use self::judge::{Criterion, Verdict, judge};
+pub use self::judge::{Criterion, NoHarmVerdict, judge};
 use crate::scenario::{SimulationParams, seconds, simulate};
 
 /// The end of a run of a draw.
