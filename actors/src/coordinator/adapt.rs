@@ -18,7 +18,7 @@ use springtide_protocol::scheduler::{
 };
 use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, NodeId};
-use springtide_runtime::membership::{Member, View};
+use springtide_runtime::membership::View;
 use springtide_runtime::meter::{BenchmarkSpec, LinkReport, Scale, SpecId};
 use springtide_runtime::processors::Processors;
 use tokio::time::Instant;
@@ -329,11 +329,10 @@ impl Coordinator {
         let is_late = |state: &ClusterState| now.saturating_duration_since(state.received) > due;
         let late = adapt.clusters.iter().filter(|(_, state)| is_late(state));
         let late = late.map(|(cluster, _)| cluster.clone()).collect();
-        let size = |member: &Member| Processors::of_node(member.threads);
         let mut members: BTreeMap<ClusterId, Processors> = BTreeMap::new();
         for (_, member) in view.members.iter() {
             let of_cluster = members.entry(member.cluster.clone()).or_default();
-            *of_cluster = of_cluster.saturating_add(size(member));
+            *of_cluster = of_cluster.saturating_add(member.processors());
         }
         let root = view.coordinator.as_ref().and_then(|node| {
             Some(RootNode { node: node.clone(), cluster: view.cluster_of(node)?.clone() })
@@ -371,7 +370,7 @@ impl Coordinator {
                 .members
                 .iter()
                 .filter(|(_, member)| member.leaving)
-                .map(|(node, member)| (node.clone(), size(member)))
+                .map(|(node, member)| (node.clone(), member.processors()))
                 .collect(),
             crashes,
             links: characteristic_links(adapt.links(), home.as_ref()),

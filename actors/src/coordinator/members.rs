@@ -51,7 +51,7 @@ impl MembershipChanges {
     /// Sizes of the granted nodes that are not members yet.
     fn coming_sizes(&self) -> impl Iterator<Item = Processors> {
         let granted = self.granted.iter().map(GrantedNode::processors);
-        granted.chain(self.joining.values().map(|member| Processors::of_node(member.threads)))
+        granted.chain(self.joining.values().map(Member::processors))
     }
 
     /// Processors of the granted nodes that are not members yet.

@@ -604,7 +604,7 @@ impl Coordinator {
             // The manager counts nodes.
             there.iter().map(|_| Processors::ONE).sum::<Processors>()
         } else {
-            there.iter().map(|(_, member)| Processors::of_node(member.threads)).sum()
+            there.iter().map(|(_, member)| member.processors()).sum()
         };
         if root && suffice >= self.spec.params.min_or_one() {
             let late = late.into_iter().map(|(n, member)| (n.clone(), member.clone()));

@@ -139,7 +139,7 @@ impl Coordinator {
             return 0;
         }
         let members = self.view.members.iter();
-        let has: Processors = members.map(|(_, m)| Processors::of_node(m.threads)).sum();
+        let has: Processors = members.map(|(_, member)| member.processors()).sum();
         let (_, max) = self.bounds();
         let room = max.map_or(Processors::MAX, |max| max.saturating_sub(has));
         // The manager offers nodes.
@@ -292,9 +292,8 @@ impl Handler<Unneeded> for Coordinator {
     type Result = ();
 
     fn handle(&mut self, Unneeded { nodes }: Unneeded, ctx: &mut Self::Context) {
-        let size = |node: &NodeId| {
-            self.view.members.get(node).map_or(Processors::ONE, |m| Processors::of_node(m.threads))
-        };
+        let size =
+            |node: &NodeId| self.view.members.get(node).map_or(Processors::ONE, Member::processors);
         let has: Processors = self.staying().map(|(node, _)| size(node)).sum();
         let mut spare = has.saturating_sub(self.bounds().0);
         // The root's node always computes.

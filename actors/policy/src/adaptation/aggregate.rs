@@ -69,7 +69,6 @@ pub struct SharedParameters {
     /// Periods for which a last report counts.
     pub stale: u32,
     /// Factor of implausible speeds: [`AdaptationSettings::implausible_factor`].
-    #[serde(rename = "implausible_factor")]
     pub implausible_factor: f64,
 }
 

@@ -250,8 +250,8 @@ impl fmt::Display for Reason {
                 }
                 write!(
                     f,
-                    " is removed: {cause} (badness {:.2}: speed \
-                 {speed_term:.2}, link {link_term:.2}, cluster {cluster_term:.2})",
+                    " is removed: {cause} (badness {:.2}: speed {speed_term:.2}, link \
+                     {link_term:.2}, cluster {cluster_term:.2})",
                     speed_term + link_term + cluster_term
                 )
             }

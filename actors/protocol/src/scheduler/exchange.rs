@@ -313,7 +313,7 @@ pub struct GrantedNode {
 impl GrantedNode {
     /// Processors of the node.
     pub fn processors(&self) -> Processors {
-        Processors::of_node(self.member.threads)
+        self.member.processors()
     }
 }
 

@@ -37,7 +37,7 @@ fn first_sets(config: &ScenarioConfig) -> Vec<NodeSet> {
     let power = |place: &PlaceSection| {
         f64::from(config.processors_of(place, available(place))) * place.speed
     };
-    let where_ = |fits: &dyn Fn(&PlaceSection) -> bool| -> NodeSet {
+    let all_that = |fits: &dyn Fn(&PlaceSection) -> bool| -> NodeSet {
         places.iter().map(|place| if fits(place) { available(place) } else { 0 }).collect()
     };
     let fastest = places.iter().map(|place| place.speed).fold(0.0, f64::max);
@@ -48,10 +48,10 @@ fn first_sets(config: &ScenarioConfig) -> Vec<NodeSet> {
     let is_narrow =
         |place: &PlaceSection| place.uplink.is_some_and(|rate| rate.bytes_per_second() < NARROW);
     vec![
-        where_(&|_| true),
-        where_(&|place| !is_narrow(place) && !is_named(place)),
-        where_(&|place| power(place) == strongest),
-        where_(&|place| place.speed >= 0.5 * fastest && !is_narrow(place)),
+        all_that(&|_| true),
+        all_that(&|place| !is_narrow(place) && !is_named(place)),
+        all_that(&|place| power(place) == strongest),
+        all_that(&|place| place.speed >= 0.5 * fastest && !is_narrow(place)),
         places.iter().map(|place| available(place).div_ceil(2)).collect(),
     ]
 }

@@ -10,6 +10,7 @@ mod roles;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use springtide_base::processors::Processors;
 
 use crate::id::{ClusterId, Epoch, Incarnation, NodeId};
 use crate::net::Address;
@@ -32,6 +33,13 @@ pub struct Member {
     /// Whether the member leaves: it neither gets nor gives work, and holds no role.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
+}
+
+impl Member {
+    /// The processors of the node.
+    pub fn processors(&self) -> Processors {
+        Processors::of_node(self.threads)
+    }
 }
 
 /// The members of a job and the roles among them.
