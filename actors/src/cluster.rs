@@ -395,6 +395,7 @@ impl ClusterCoordinator {
                     node: node.clone(),
                     incarnation: member.incarnation,
                     threads: member.threads,
+                    age: 1,
                     ..WorkerStats::default()
                 });
             worker.leaving = member.leaving;
@@ -434,6 +435,7 @@ impl ClusterCoordinator {
             overhead_error: 0.0,
             overhead_intra: intra,
             overhead_inter: inter,
+            serving: measure.times.serving_ns as f64 / measure.times.total_ns().max(1) as f64,
             age: 0,
             joined: u32::try_from(report.seq.saturating_sub(1)).unwrap_or(u32::MAX),
             leaving: false,

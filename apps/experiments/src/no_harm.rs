@@ -12,7 +12,7 @@ use springtide_simulator::no_harm::{self, DrawTimes, NoHarmVerdict};
 /// The number of draws that are printed as the worst.
 const WORST: usize = 10;
 
-/// Runs the draws of these seeds, prints a table, and writes the worst ones into `out`.
+/// Runs the draws of these seeds, prints a table, and writes a file of each into `out`.
 ///
 /// # Errors
 /// A criterion does not hold, or files cannot be written.
@@ -28,7 +28,7 @@ pub fn no_harm(seeds: Range<u64>, json: bool, out: Option<&Path>) -> Result<(), 
     idle.truncate(WORST);
     let mut artefacts = Artefacts::of(out);
     if artefacts.are_wanted() {
-        for times in harmed.iter().chain(&idle) {
+        for times in &all {
             artefacts.keep(&file_name(times), file(times));
         }
     }

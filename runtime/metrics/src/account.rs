@@ -71,6 +71,10 @@ pub struct Times {
     /// Nanoseconds spent in [`ThreadState::Bench`].
     #[serde(skip_serializing_if = "is_default")]
     pub bench_ns: u64,
+    /// Nanoseconds in which the thread served: it waited as the master of the job's workers. Not
+    /// part of the other fields; reports count them as [`ThreadState::WaitLocal`].
+    #[serde(skip_serializing_if = "is_default")]
+    pub serving_ns: u64,
 }
 
 /// Converts parts to hundredths of their sum. They add up to 100, or are all 0 if the parts are.
@@ -88,12 +92,12 @@ pub fn hundredths(parts: [u64; 5]) -> [u8; 5] {
 }
 
 impl Times {
-    /// Nanoseconds in a state.
+    /// Nanoseconds in a state. A master's wait for its workers is in [`ThreadState::WaitLocal`].
     pub fn get(&self, state: ThreadState) -> u64 {
         match state {
             ThreadState::Working => self.working_ns,
             ThreadState::Idle => self.idle_ns,
-            ThreadState::WaitLocal => self.wait_local_ns,
+            ThreadState::WaitLocal => self.wait_local_ns.saturating_add(self.serving_ns),
             ThreadState::WaitWide => self.wait_wide_ns,
             ThreadState::Bench => self.bench_ns,
         }
@@ -137,11 +141,14 @@ impl Times {
     }
 
     fn zip(&self, other: &Times, op: fn(u64, u64) -> u64) -> Times {
-        let mut out = Times::default();
-        for state in ThreadState::ALL {
-            *out.get_mut(state) = op(self.get(state), other.get(state));
+        Times {
+            working_ns: op(self.working_ns, other.working_ns),
+            idle_ns: op(self.idle_ns, other.idle_ns),
+            wait_local_ns: op(self.wait_local_ns, other.wait_local_ns),
+            wait_wide_ns: op(self.wait_wide_ns, other.wait_wide_ns),
+            bench_ns: op(self.bench_ns, other.bench_ns),
+            serving_ns: op(self.serving_ns, other.serving_ns),
         }
-        out
     }
 }
 
@@ -172,6 +179,8 @@ impl Sub for Times {
 #[derive(Clone, Debug)]
 pub struct Account {
     state: ThreadState,
+    /// Whether time without work counts as serving.
+    serves: bool,
     /// The time up to which `times` is complete.
     booked: Instant,
     times: Times,
@@ -180,7 +189,7 @@ pub struct Account {
 impl Account {
     /// Creates an account that starts at `now` in this state.
     pub fn new(state: ThreadState, now: Instant) -> Self {
-        Self { state, booked: now, times: Times::default() }
+        Self { state, serves: false, booked: now, times: Times::default() }
     }
 
     /// The current state of the thread.
@@ -195,6 +204,13 @@ impl Account {
     pub fn switch(&mut self, state: ThreadState, now: Instant) -> ThreadState {
         self.book(now);
         std::mem::replace(&mut self.state, state)
+    }
+
+    /// Sets whether the thread serves from `now` on: whether it waits as the master of the job's
+    /// workers. Then its time without work counts as [`Times::serving_ns`].
+    pub fn serve(&mut self, serves: bool, now: Instant) {
+        self.book(now);
+        self.serves = serves;
     }
 
     /// Switches to `to` if the current state is in `from`, and returns whether it did.
@@ -215,7 +231,12 @@ impl Account {
     fn book(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.booked);
         let passed = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
-        let slot = self.times.get_mut(self.state);
+        let waits = !matches!(self.state, ThreadState::Working | ThreadState::Bench);
+        let slot = if self.serves && waits {
+            &mut self.times.serving_ns
+        } else {
+            self.times.get_mut(self.state)
+        };
         *slot = slot.saturating_add(passed);
         self.booked = self.booked.max(now);
     }
@@ -248,6 +269,11 @@ impl SharedAccount {
     /// unaffected.
     pub fn relabel(&self, from: &[ThreadState], to: ThreadState, now: Instant) -> bool {
         self.lock().relabel(from, to, now)
+    }
+
+    /// Sets whether the thread serves; see [`Account::serve`].
+    pub fn serve(&self, serves: bool, now: Instant) {
+        self.lock().serve(serves, now);
     }
 
     /// The times up to `now`; see [`Account::snapshot`].
@@ -321,17 +347,35 @@ mod tests {
 
         #[test]
         fn a_period_plus_the_earlier_time_is_the_total(
-            a in any::<[u32; 5]>(), b in any::<[u32; 5]>(),
+            a in any::<[u32; 6]>(), b in any::<[u32; 6]>(),
         ) {
-            let times = |ns: [u32; 5]| Times {
+            let times = |ns: [u32; 6]| Times {
                 working_ns: ns[0].into(), idle_ns: ns[1].into(), wait_local_ns: ns[2].into(),
-                wait_wide_ns: ns[3].into(), bench_ns: ns[4].into(),
+                wait_wide_ns: ns[3].into(), bench_ns: ns[4].into(), serving_ns: ns[5].into(),
             };
             let (before, period) = (times(a), times(b));
             prop_assert_eq!((before + period).since(&before), period);
             let text = serde_json::to_string(&period).unwrap();
             prop_assert_eq!(serde_json::from_str::<Times>(&text).unwrap(), period);
         }
+    }
+
+    #[test]
+    fn a_master_serves_while_it_waits_in_any_way_and_works_as_others() {
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
+        let account = SharedAccount::new(ThreadState::Working, start);
+        account.serve(true, start + second);
+        account.switch(ThreadState::WaitLocal, start + 2 * second);
+        account.relabel(&[ThreadState::WaitLocal], ThreadState::WaitWide, start + 4 * second);
+        account.switch(ThreadState::Working, start + 5 * second);
+        account.serve(false, start + 6 * second);
+        account.switch(ThreadState::Idle, start + 6 * second);
+        let times = account.snapshot(start + 8 * second);
+        let (working_ns, idle_ns, serving_ns) = (3_000_000_000, 2_000_000_000, 3_000_000_000);
+        assert_eq!(times, Times { working_ns, idle_ns, serving_ns, ..Times::default() });
+        assert_eq!(times.total_ns(), 8_000_000_000);
+        assert_eq!(times.seconds(ThreadState::WaitLocal), 3.0);
     }
 
     #[test]

@@ -40,17 +40,21 @@ pub struct Overheads {
 
 impl Overheads {
     /// The overheads of a stretch of time, summed over threads. Zero if there is no time.
+    ///
+    /// The time in which a master waits for its workers does not count: it computes nothing.
     pub fn of(times: &Times) -> Self {
-        let all = times.total_ns();
+        let Times { working_ns, idle_ns, wait_local_ns, wait_wide_ns, bench_ns, .. } = *times;
+        let others = [idle_ns, wait_local_ns, wait_wide_ns, bench_ns];
+        let all = others.into_iter().fold(working_ns, u64::saturating_add);
         if all == 0 {
             return Self::default();
         }
         // The sum saturates at 2^64, but no part exceeds it.
         let share = |ns: u64| (ns as f64 / all as f64).min(1.0);
         Self {
-            total: share(all - times.working_ns.min(all)),
-            intra: share(times.wait_local_ns),
-            inter: share(times.wait_wide_ns),
+            total: share(all - working_ns),
+            intra: share(wait_local_ns),
+            inter: share(wait_wide_ns),
         }
     }
 }
@@ -63,8 +67,14 @@ mod tests {
 
     #[test]
     fn each_state_counts_where_it_should() {
-        let all =
-            Times { working_ns: 50, idle_ns: 20, wait_local_ns: 15, wait_wide_ns: 10, bench_ns: 5 };
+        let all = Times {
+            working_ns: 50,
+            idle_ns: 20,
+            wait_local_ns: 15,
+            wait_wide_ns: 10,
+            bench_ns: 5,
+            serving_ns: 1000,
+        };
         let overheads = |total, intra, inter| Overheads { total, intra, inter };
         assert_eq!(Overheads::of(&all), overheads(0.5, 0.15, 0.1));
         assert_eq!(Overheads::of(&Times::default()), overheads(0.0, 0.0, 0.0));
@@ -77,9 +87,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn shares_are_shares(ns in any::<[u64; 5]>()) {
-            let [working_ns, idle_ns, wait_local_ns, wait_wide_ns, bench_ns] = ns;
-            let times = Times { working_ns, idle_ns, wait_local_ns, wait_wide_ns, bench_ns };
+        fn shares_are_shares(ns in any::<[u64; 6]>()) {
+            let [working_ns, idle_ns, wait_local_ns, wait_wide_ns, bench_ns, serving_ns] = ns;
+            let times =
+                Times { working_ns, idle_ns, wait_local_ns, wait_wide_ns, bench_ns, serving_ns };
             let overheads = Overheads::of(&times);
             for share in [overheads.total, overheads.intra, overheads.inter] {
                 prop_assert!((0.0..=1.0).contains(&share), "{:?}", overheads);

@@ -66,6 +66,10 @@ pub struct SharedParameters {
     /// Periods over which overheads are averaged: one iteration of the job.
     #[serde(default)]
     pub span: u32,
+    /// Periods for which a worker without any work so far counts as joining, unless it waits for
+    /// another cluster. Processes of an SPMD job start between two iterations.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub idle_grace: u32,
     /// Periods for which a last report counts.
     pub stale: u32,
     /// Factor of implausible speeds: [`AdaptationSettings::implausible_factor`].
@@ -83,6 +87,7 @@ impl SharedParameters {
             // others.
             grace: settings.grace().max(memory.span - 1),
             span: memory.span,
+            idle_grace: memory.idle_grace(settings),
             stale: settings.stale,
             implausible_factor: settings.implausible_factor,
         }
@@ -298,6 +303,9 @@ pub struct ClusterAggregate {
     /// Processors of workers in their grace period.
     #[serde(skip_serializing_if = "is_default")]
     pub joining: Processors,
+    /// Sum over these processors of the fraction of the period in which they worked.
+    #[serde(skip_serializing_if = "is_default")]
+    pub joining_working: ExactSum,
     /// Processors of workers that leave.
     #[serde(skip_serializing_if = "is_default")]
     pub leaving: Processors,
@@ -307,6 +315,10 @@ pub struct ClusterAggregate {
     /// Workers past their grace that have not worked yet.
     #[serde(skip_serializing_if = "is_default")]
     pub idle: IdleWorkers,
+    /// Processors that the job's master occupies, while it waits for its workers. A decision counts
+    /// them as the mean of the others.
+    #[serde(skip_serializing_if = "is_default")]
+    pub serving: Processors,
     /// Counted processors with a presumed speed. Set by the decision; not sent.
     #[serde(skip)]
     pub presumed: Processors,
@@ -362,6 +374,11 @@ impl ClusterAggregate {
             let mut worker = worker.clone();
             let own = worker.processors();
             let add = |count: &mut Processors| *count = count.saturating_add(own);
+            let working = if worker.age == 0 { 1.0 - worker.overhead } else { 0.0 };
+            let join = |sum: &mut Self| {
+                sum.joining = sum.joining.saturating_add(own);
+                sum.joining_working.add_times(working, own.get());
+            };
             if worker.leaving {
                 add(&mut sum.leaving);
             } else if let Some((field, value)) = worker.check(None, f64::INFINITY) {
@@ -373,14 +390,18 @@ impl ClusterAggregate {
                     replacement: None,
                 });
             } else if worker.joined < agreed.grace {
-                add(&mut sum.joining);
+                join(&mut sum);
             } else if worker.age > agreed.stale {
                 add(&mut sum.silent);
+            } else if worker.serves() {
+                add(&mut sum.serving);
             } else if worker.speed.is_none() {
-                if worker.overhead >= IdleWorkers::FROM {
+                let waits_wide = worker.overhead_inter >= worker.overhead / 2.0;
+                let is_new = worker.joined < agreed.idle_grace && !waits_wide;
+                if worker.overhead >= IdleWorkers::FROM && !is_new {
                     sum.idle.add(&worker);
                 } else {
-                    add(&mut sum.joining);
+                    join(&mut sum);
                 }
             } else {
                 counted.push(worker);
@@ -445,7 +466,8 @@ impl ClusterAggregate {
 
     /// Processors of the members that do not leave.
     pub fn staying(&self) -> Processors {
-        [self.counted, self.joining, self.silent, self.idle.processors].into_iter().sum()
+        let idle = self.idle.processors;
+        [self.counted, self.joining, self.silent, idle, self.serving].into_iter().sum()
     }
 
     /// Counts idle processors as processors of this speed.
@@ -471,6 +493,22 @@ impl ClusterAggregate {
         // No counted worker does less, so they precede the worst.
         self.worst.splice(0..0, idle.into_iter().map(presumed));
         self.worst.truncate(named as usize);
+    }
+
+    /// Counts the processors of the job's master as the mean of these counted ones.
+    fn count_serving(&mut self, others: &JobAggregate) {
+        let processors = std::mem::take(&mut self.serving);
+        let n = f64::from(others.counted);
+        self.counted = self.counted.saturating_add(processors);
+        let means = [
+            (&mut self.useful, others.useful / n),
+            (&mut self.speed, others.speed / n),
+            (&mut self.overhead, others.overhead),
+            (&mut self.intra, others.intra),
+            (&mut self.inter, others.inter),
+        ];
+        means.into_iter().for_each(|(sum, mean)| sum.add_times(mean, processors.get()));
+        self.max_speed = self.max_speed.max(others.speed / n);
     }
 
     /// Mean inter-cluster overhead of the counted processors; absent without any.
@@ -510,6 +548,8 @@ impl ClusterAggregate {
             && at_most(&self.overhead_error, self.speed.value())
             && self.fastest.is_sound()
             && [&self.overhead, &self.intra, &self.inter].iter().all(|sum| at_most(sum, n))
+            && self.joining_working.is_sound()
+            && at_most(&self.joining_working, f64::from(self.joining))
             && self.worst.iter().chain(&self.best).all(RatedWorker::is_sound)
             && self.idle.is_sound()
             && link.iter().flatten().all(|rate| *rate >= 0.0 && rate.is_finite())
@@ -525,6 +565,8 @@ pub struct JobAggregate {
     pub stale: Processors,
     /// Processors of workers in their grace period.
     pub joining: Processors,
+    /// Mean fraction of the period in which these processors worked.
+    pub joining_working: f64,
     /// Processors of workers that leave.
     pub leaving: Processors,
     /// Processors of workers without a valid report.
@@ -537,6 +579,8 @@ pub struct JobAggregate {
     pub speed: f64,
     /// Mean overhead of the processors.
     pub overhead: f64,
+    /// Mean intra-cluster overhead of the processors.
+    pub intra: f64,
     /// Mean inter-cluster overhead of the processors.
     pub inter: f64,
     /// Speed of the fastest processor.
@@ -553,7 +597,7 @@ impl JobAggregate {
     /// Sums up the clusters' aggregates.
     pub fn of<'a>(clusters: impl IntoIterator<Item = &'a ClusterAggregate>) -> Self {
         let mut all = Self::default();
-        let mut sums: [ExactSum; 6] = Default::default();
+        let mut sums: [ExactSum; 8] = Default::default();
         for cluster in clusters {
             all.counted = all.counted.saturating_add(cluster.counted);
             all.stale = all.stale.saturating_add(cluster.stale);
@@ -569,16 +613,19 @@ impl JobAggregate {
                 &cluster.inter,
                 &cluster.useful_variance,
                 &cluster.overhead_error,
+                &cluster.intra,
+                &cluster.joining_working,
             ];
             sums.iter_mut().zip(parts).for_each(|(sum, part)| sum.merge(part));
         }
         sums[4].add(-all.fastest.useful_variance);
-        let [useful, speed, overhead, inter, variance, overhead_error] =
+        let [useful, speed, overhead, inter, variance, overhead_error, intra, working] =
             sums.map(|sum| sum.value());
         (all.useful_variance, all.overhead_error) = (variance.max(0.0), overhead_error);
         let n = f64::from(all.counted.max(Processors::ONE));
         (all.useful, all.speed) = (useful, speed);
-        (all.overhead, all.inter) = (overhead / n, inter / n);
+        all.joining_working = working / f64::from(all.joining.max(Processors::ONE));
+        (all.overhead, all.intra, all.inter) = (overhead / n, intra / n, inter / n);
         all
     }
 
@@ -607,15 +654,18 @@ impl JobAggregate {
     }
 }
 
-/// Counts idle processors with their cluster's mean speed, else with the job's mean speed.
+/// Counts idle processors with their cluster's mean speed, else with the job's mean speed. Counts
+/// the master's processors as the mean of its cluster's others, else of the job's: the efficiency
+/// is that of the workers, while sizes include the master.
 ///
-/// Absent if no speed is known or no worker is idle.
+/// Absent if no speed is known, or if no worker is idle and no master serves.
 pub(super) fn presumed(
     clusters: &BTreeMap<ClusterId, ClusterAggregate>,
     named: u32,
 ) -> Option<BTreeMap<ClusterId, ClusterAggregate>> {
     let idle = |c: &ClusterAggregate| !c.idle.processors.is_zero() && c.is_sound();
-    if !clusters.values().any(idle) {
+    let serves = |c: &ClusterAggregate| !c.serving.is_zero() && c.is_sound();
+    if !clusters.values().any(|c| idle(c) || serves(c)) {
         return None;
     }
     let mean = JobAggregate::of(clusters.values().filter(|c| c.is_sound())).mean_speed();
@@ -626,6 +676,11 @@ pub(super) fn presumed(
     for cluster in all.values_mut().filter(|c| idle(c)) {
         let own = cluster.mean_speed().filter(|speed| SPEEDS.contains(speed));
         cluster.presume(own.unwrap_or(mean), named);
+    }
+    let job = JobAggregate::of(all.values().filter(|c| c.is_sound()));
+    for cluster in all.values_mut().filter(|c| serves(c)) {
+        let own = JobAggregate::of([&*cluster]);
+        cluster.count_serving(if own.counted.is_zero() { &job } else { &own });
     }
     Some(all)
 }

@@ -142,12 +142,53 @@ impl<'a> DecisionState<'a> {
     }
 
     /// Starts a trial of an action, to be judged later.
-    pub fn start_trial(&mut self, trial: Trial) {
+    ///
+    /// Two removals for cause are judged together.
+    pub fn start_trial(&mut self, mut trial: Trial) {
         self.prediction = Some(trial.prediction);
-        if let Some(old) = self.memory.trial.replace(trial) {
-            self.add_reason(Reason::Unjudged { aim: old.aim, overtaken: true });
+        let is_removal = |trial: &Trial| matches!(trial.aim, Aim::Cure | Aim::Unlink);
+        match self.memory.trial.take() {
+            Some(old) if is_removal(&old) && is_removal(&trial) => {
+                (trial.changed, trial.tick) = (trial.tick, old.tick);
+                (trial.before, trial.requirements) = (old.before, old.requirements);
+                trial.lost += old.lost;
+                trial.removed = trial.removed.saturating_add(old.removed);
+                trial.term = trial.term.filter(|term| old.term == Some(*term));
+            }
+            Some(old) => self.add_reason(Reason::Unjudged { aim: old.aim, overtaken: true }),
+            None => {}
         }
+        self.memory.trial = Some(trial);
         self.cool_down();
+    }
+
+    /// Whether a further change must wait for the verdict on the last one. Gives the reason.
+    ///
+    /// The wait is bounded: [`DecisionState::patience`] ends a trial.
+    pub fn awaits_verdict(&mut self) -> bool {
+        let Some(aim) = self.memory.trial.as_ref().map(|trial| trial.aim) else { return false };
+        self.add_reason(Reason::AwaitsVerdict { aim });
+        true
+    }
+
+    /// Includes the replacement of removed nodes in the trial of their removal, if there is one:
+    /// the job with the replacements must do what it did before. Returns whether there is one.
+    pub fn extend_trial(&mut self, prediction: Prediction) -> bool {
+        let tick = self.memory.tick;
+        let Some(trial) = self.memory.trial.as_mut() else { return false };
+        if !matches!(trial.aim, Aim::Cure | Aim::Unlink) {
+            return false;
+        }
+        (trial.prediction, trial.changed) = (prediction, tick);
+        (trial.seen, trial.efficiency, trial.useful) = (0, 0.0, 0.0);
+        self.prediction = Some(prediction);
+        self.cool_down();
+        true
+    }
+
+    /// Whether a cool-down lasts.
+    pub fn in_cool_down(&self) -> bool {
+        self.memory.tick <= self.memory.cool_until
     }
 
     /// Starts a cool-down: no further change until the effect of this one is visible.
@@ -212,6 +253,7 @@ impl<'a> DecisionState<'a> {
             efficiency: 0.0,
             useful: 0.0,
             doubted: false,
+            changed: self.memory.tick,
         }
     }
 
@@ -288,7 +330,13 @@ impl<'a> DecisionState<'a> {
                 offers.values().find_map(|offer| offer.nodes.get(node)).map(|node| node.speed)
             }
             QuarantineSubject::Cluster(cluster) => {
-                offers.get(cluster).and_then(|offer| offer.bandwidth)
+                // Only a measurement since the removal counts. Other estimates may be of another
+                // link of the cluster.
+                let passed = self.memory.tick.saturating_sub(entry.tick) as f64;
+                let passed_s = passed * self.snapshot.period_s;
+                let offer = offers.get(cluster);
+                let offer = offer.filter(|offer| offer.measured_s.is_some_and(|s| s <= passed_s));
+                offer.and_then(|offer| offer.bandwidth)
             }
         };
         entry.is_better(now, self.settings.better_factor)

@@ -29,6 +29,9 @@ pub(super) fn above(turn: &mut DecisionState<'_>, efficiency: f64) {
     if !turn.covers_iteration() && !free {
         return turn.add_reason(Reason::Partial { first });
     }
+    if !growth.is_zero() && turn.awaits_verdict() {
+        return;
+    }
     if growth.is_zero() {
         if wanted == n {
             turn.add_reason(Reason::BestSize { processors: n });
@@ -40,12 +43,41 @@ pub(super) fn above(turn: &mut DecisionState<'_>, efficiency: f64) {
     if let Some(ceiling) = Memory::limit(&turn.memory.ceiling, clock).copied() {
         let room = ceiling.processors.saturating_sub(turn.expected);
         if room < growth {
-            let (processors, for_s) = (ceiling.processors, ceiling.until_s - clock);
-            turn.add_reason(Reason::NotRepeated { growth: true, processors, for_s });
+            turn.add_reason(ceiling.reason(true, clock));
         }
         return ask(turn, growth.min(room), Aim::Grow);
     }
     ask(turn, growth, Aim::Grow);
+}
+
+/// Grows before any speed is measured, if the processors are busy. Efficiency is high then, unless
+/// their speeds are very unequal.
+///
+/// A job that iterates grows so once. Others grow so after each cool-down. Returns whether it does.
+pub(super) fn before_measurement(turn: &mut DecisionState<'_>) -> bool {
+    let (n, working) = (turn.all.joining, turn.all.joining_working);
+    let is_whole = turn.all.silent.is_zero() && !turn.snapshot.is_silent();
+    if n.is_zero() || !is_whole || working <= turn.settings.e_max || turn.in_cool_down() {
+        return false;
+    }
+    let iterates = turn.is_before_first_iteration();
+    if iterates && turn.memory.grew_before_first_iteration {
+        return false;
+    }
+    let wanted = f64::from(n) * (working / turn.settings.target()).min(turn.settings.growth_max);
+    // The cast saturates.
+    let growth = Processors(wanted.floor() as u32).saturating_sub(turn.expected);
+    let room = turn.max_processors().saturating_sub(turn.expected);
+    let count = growth.min(room);
+    if count.is_zero() || renew(turn) {
+        return false;
+    }
+    turn.memory.grew_before_first_iteration |= iterates;
+    turn.add_reason(Reason::Busy { working, processors: n });
+    add_request(turn, count, count, Aim::Grow, None);
+    // There is no measurement to compare a prediction with.
+    turn.cool_down();
+    true
 }
 
 /// Replaces lost capacity within the band, or below it to undo a harmful removal. Returns whether
@@ -126,6 +158,9 @@ fn ask_up_to(turn: &mut DecisionState<'_>, count: Processors, most: Processors, 
         return turn.cool_down();
     }
     let prediction = predict(turn, count);
+    if aim == Aim::Refill && turn.extend_trial(prediction) {
+        return;
+    }
     let trial: Trial = turn.trial(aim, prediction);
     turn.start_trial(trial);
 }
@@ -157,15 +192,16 @@ pub(super) fn add_request(
     turn.actions.push(AdaptationAction::Request(request));
 }
 
-/// Withdraws a request that stayed unmet for too long. The next decision makes a new one from
-/// current knowledge. Returns whether it did.
+/// Withdraws a request that stayed unmet for too long, although free processors fit. The next
+/// decision makes a new one from current knowledge. Returns whether it did.
 pub(super) fn renew(turn: &mut DecisionState<'_>) -> bool {
     let patience = u64::from(turn.settings.request_patience);
     let late = turn.memory.requested_since.is_some_and(|t| turn.memory.tick >= t + patience);
-    if late {
+    let renews = late && !turn.fitting(&turn.requirements()).is_empty();
+    if renews {
         withdraw(turn, true);
     }
-    late
+    renews
 }
 
 /// Withdraws all requested processors that have not arrived.

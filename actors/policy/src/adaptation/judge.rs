@@ -7,7 +7,10 @@
 use springtide_base::processors::Processors;
 
 use super::decision_state::DecisionState;
-use super::memory::{Aim, Capacity, Limit, Measured, Refill, Requirements, Term, Trial, term};
+use super::memory::{
+    Acquittal, Aim, Capacity, Limit, Measured, QuarantineEntry, Refill, Requirements, Term, Trial,
+    term,
+};
 use super::reason::{QuarantineEndReason, Reason};
 use super::shrink;
 
@@ -21,7 +24,7 @@ const NOISE: f64 = 0.05;
 /// Compares the last action's prediction with the observation, once conditions have settled.
 pub(super) fn judge(turn: &mut DecisionState<'_>) {
     let Some(mut trial) = turn.memory.trial.take() else { return };
-    let age = turn.memory.tick - trial.tick;
+    let age = turn.memory.tick - trial.tick.max(trial.changed);
     let waits =
         !turn.snapshot.requested.is_zero() && age <= u64::from(turn.settings.request_patience);
     let settled = age >= 2
@@ -37,7 +40,11 @@ pub(super) fn judge(turn: &mut DecisionState<'_>) {
         trial.efficiency += now.efficiency;
         trial.useful += now.useful;
     }
-    if u64::from(trial.seen) >= turn.settling(turn.settings.check_periods) {
+    // Each settled period covers an iteration, so a few are enough. One is, where growth reached
+    // its prediction by far: the job may go on growing.
+    let enough = turn.settings.settling(turn.settings.check_periods);
+    let clear = trial.seen == 1 && settled && trial.aim == Aim::Grow && has_gained(turn, &trial);
+    if trial.seen >= enough || clear {
         let seen = f64::from(trial.seen);
         let observed = Measured {
             processors: turn.all.counted,
@@ -50,6 +57,13 @@ pub(super) fn judge(turn: &mut DecisionState<'_>) {
     } else {
         turn.memory.trial = Some(trial);
     }
+}
+
+/// Whether the useful speed reaches what growth must reach, with a margin for noise.
+fn has_gained(turn: &DecisionState<'_>, trial: &Trial) -> bool {
+    let gain = trial.prediction.useful - trial.before.useful;
+    let came = turn.all.counted > trial.before.processors;
+    came && turn.all.useful >= trial.before.useful + (GAIN + NOISE) * gain + NOISE * turn.all.useful
 }
 
 fn conclude(turn: &mut DecisionState<'_>, trial: Trial, observed: Measured) {
@@ -109,7 +123,7 @@ fn conclude(turn: &mut DecisionState<'_>, trial: Trial, observed: Measured) {
     }
     match aim {
         Aim::Grow => {
-            limit(turn, true, &before);
+            limit(turn, true, harm, &before);
             if harm {
                 turn.memory.excess = observed.processors.saturating_sub(before.processors);
             }
@@ -117,7 +131,7 @@ fn conclude(turn: &mut DecisionState<'_>, trial: Trial, observed: Measured) {
         Aim::Refill => {
             turn.memory.refill = None;
             turn.add_reason(Reason::RefillOver { expected: turn.expected, given_up: true });
-            limit(turn, true, &before);
+            limit(turn, true, false, &before);
         }
         Aim::Migrate => {
             turn.memory.migrate_after_s = turn.memory.clock_s + turn.settings.quarantine_max_s;
@@ -127,7 +141,7 @@ fn conclude(turn: &mut DecisionState<'_>, trial: Trial, observed: Measured) {
             undo(turn, &before);
         }
         Aim::Shrink => {
-            limit(turn, false, &before);
+            limit(turn, false, true, &before);
             undo(turn, &before);
         }
     }
@@ -156,27 +170,28 @@ fn learn_weight(turn: &mut DecisionState<'_>, which: Term, helped: bool) {
     }
 }
 
-/// Records a size that is not tried again for a while, for longer each time.
-fn limit(turn: &mut DecisionState<'_>, growth: bool, before: &Measured) {
+/// Records a size that is not tried again for a while, for longer each time. A size that was
+/// `undone` is not tried again before the efficiency changes.
+fn limit(turn: &mut DecisionState<'_>, growth: bool, undone: bool, before: &Measured) {
     let clock = turn.memory.clock_s;
     let slot = if growth { &mut turn.memory.ceiling } else { &mut turn.memory.floor };
     let times = slot.map_or(1, |old| old.times.saturating_add(1));
     let for_s = term(times, turn.settings);
     let (processors, efficiency) = (before.processors, before.efficiency);
-    *slot = Some(Limit { processors, efficiency, until_s: clock + for_s, times });
-    turn.add_reason(Reason::NotRepeated { growth, processors, for_s });
+    let limit = Limit { processors, efficiency, until_s: clock + for_s, times, undone };
+    *slot = Some(limit);
+    turn.add_reason(limit.reason(growth, clock));
 }
 
 /// Revokes the quarantine of nodes that were not the cause, and the requirements learned from them.
 fn acquit(turn: &mut DecisionState<'_>, trial: &Trial) {
     let (gone, kept): (Vec<_>, Vec<_>) =
-        std::mem::take(&mut turn.memory.quarantine).into_iter().partition(|e| e.tick == trial.tick);
+        std::mem::take(&mut turn.memory.quarantine).into_iter().partition(|e| e.tick >= trial.tick);
     turn.memory.quarantine = kept;
-    for entry in gone {
-        turn.add_reason(Reason::QuarantineEnded {
-            who: entry.subject,
-            why: QuarantineEndReason::Acquitted,
-        });
+    for QuarantineEntry { subject, cause, quality, .. } in gone {
+        let who = subject.clone();
+        turn.memory.acquit(Acquittal { subject, cause, quality });
+        turn.add_reason(Reason::QuarantineEnded { who, why: QuarantineEndReason::Acquitted });
     }
     let Requirements { min_bandwidth, min_speed } = turn.memory.requirements;
     turn.memory.requirements = trial.requirements;

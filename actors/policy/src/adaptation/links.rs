@@ -186,9 +186,7 @@ pub(super) fn complete(
     memory.links.record(snapshot, clock_s, settings.quarantine_max_s);
     let mut snapshot = snapshot.clone();
     for known in &memory.links.pairs {
-        let is_same = |link: &&mut LinkEstimate| {
-            (link.a == known.a && link.b == known.b) || (link.a == known.b && link.b == known.a)
-        };
+        let is_same = |link: &&mut LinkEstimate| link.is_between(&known.a, &known.b);
         match snapshot.links.iter_mut().find(is_same) {
             Some(link) => {
                 let usable = link.bandwidth.filter(|&rate| is_rate(rate));

@@ -12,11 +12,15 @@ use springtide_base::processors::Processors;
 use super::aggregate::is_default;
 use super::decision::{Prediction, RemovalCause};
 use super::links::LinkMemory;
+use super::reason::Reason;
 use super::settings::{AdaptationSettings, Weights};
 use super::snapshot::{Crash, is_rate};
 
 /// Maximum entries of the quarantine list. The entries with the earliest end are dropped first.
 pub const QUARANTINE_MAX: usize = 256;
+
+/// Maximum wait for the end of an iteration, in iterations of the usual length.
+const ITERATIONS_MAX: f64 = 3.0;
 
 /// A node or a whole cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -60,6 +64,22 @@ pub struct QuarantineEntry {
     /// Number of periods by which the term was extended for a measurement of the link.
     #[serde(default)]
     pub extended: u32,
+    /// How good the subject was at its removal; see [`Acquittal::quality`].
+    #[serde(default)]
+    pub quality: f64,
+}
+
+/// A subject whose removal was undone, since it did not help. It is not removed again for the same
+/// cause unless it is clearly worse than then.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Acquittal {
+    /// The node or cluster.
+    pub subject: QuarantineSubject,
+    /// Cause of its removal.
+    pub cause: RemovalCause,
+    /// For a slow node, the speed of its processors as a fraction of the job's mean. For a link,
+    /// the fraction of time in which its processors did not wait for other clusters.
+    pub quality: f64,
 }
 
 /// Capacity of a job while it ran well.
@@ -159,6 +179,9 @@ pub struct Trial {
     /// Whether the first judgement found harm. A second one decides.
     #[serde(default)]
     pub doubted: bool,
+    /// Tick of the last change that is judged together with the action.
+    #[serde(default)]
+    pub changed: u64,
 }
 
 /// Learned requirements of the application.
@@ -184,6 +207,17 @@ pub struct Limit {
     pub until_s: f64,
     /// Number of attempts so far.
     pub times: u32,
+    /// Whether the attempt was undone. Then time alone does not end the limit.
+    #[serde(default)]
+    pub undone: bool,
+}
+
+impl Limit {
+    /// The reason that this limit gives at this time on the policy's own clock.
+    pub(super) fn reason(&self, growth: bool, clock_s: f64) -> Reason {
+        let Self { processors, until_s, undone, .. } = *self;
+        Reason::NotRepeated { growth, processors, for_s: until_s - clock_s, undone }
+    }
 }
 
 /// A move of the root that is under way.
@@ -313,6 +347,9 @@ pub struct Memory {
     pub requirements: Requirements,
     /// Quarantine list, in order of subject.
     pub quarantine: Vec<QuarantineEntry>,
+    /// Removals that were undone, the oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub acquittals: Vec<Acquittal>,
     /// Knowledge of links between clusters.
     #[serde(skip_serializing_if = "LinkMemory::is_empty")]
     pub links: LinkMemory,
@@ -425,6 +462,7 @@ impl Memory {
             max_speed: None,
             requirements: Requirements::default(),
             quarantine: Vec::new(),
+            acquittals: Vec::new(),
             links: LinkMemory::default(),
             recent: RecentObservations::default(),
             measured: None,
@@ -448,6 +486,21 @@ impl Memory {
         }
     }
 
+    /// Periods since the start of the last whole iteration; zero for a job without iterations. A
+    /// worker that joined later may have had no chance to work.
+    ///
+    /// Bounded by a multiple of the usual length, in case an iteration never ends.
+    pub(super) fn idle_grace(&self, settings: &AdaptationSettings) -> u32 {
+        let Some(Iterations { at_s, length_s, .. }) = self.iterations else { return 0 };
+        let since_s = (self.clock_s - at_s).max(0.0);
+        let whole_s = match length_s {
+            Some(length_s) => length_s + since_s.min(ITERATIONS_MAX * length_s),
+            None => since_s,
+        };
+        // The cast saturates. The report of this period is still to come.
+        ((whole_s / settings.period_s).ceil() as u32).saturating_add(1)
+    }
+
     /// Returns the newer of two copies, by epoch, then period, then observations.
     pub fn newest(a: Memory, b: Memory) -> Memory {
         let age = |memory: &Memory| (memory.epoch, memory.period, memory.tick, memory.recent.count);
@@ -467,6 +520,7 @@ impl Memory {
         who: QuarantineSubject,
         cause: RemovalCause,
         measured: Option<f64>,
+        quality: f64,
         settings: &AdaptationSettings,
     ) -> QuarantineEntry {
         let at = self.quarantine.binary_search_by(|entry| entry.subject.cmp(&who));
@@ -484,6 +538,7 @@ impl Memory {
             measured,
             measured_at_s: looked_s,
             extended: 0,
+            quality,
         };
         match at {
             Ok(i) => self.quarantine[i] = entry.clone(),
@@ -502,7 +557,30 @@ impl Memory {
 
     /// Returns a limit whose time is not over yet.
     pub(super) fn limit(limit: &Option<Limit>, clock_s: f64) -> Option<&Limit> {
-        limit.as_ref().filter(|limit| clock_s < limit.until_s)
+        limit.as_ref().filter(|limit| limit.undone || clock_s < limit.until_s)
+    }
+
+    /// Records that the removal of a subject was undone.
+    pub(super) fn acquit(&mut self, acquittal: Acquittal) {
+        let Acquittal { subject, cause, .. } = &acquittal;
+        self.acquittals.retain(|old| (&old.subject, old.cause) != (subject, *cause));
+        if self.acquittals.len() == QUARANTINE_MAX {
+            self.acquittals.remove(0);
+        }
+        self.acquittals.push(acquittal);
+    }
+
+    /// Whether a removal of the subject for this cause was undone, and the subject is not clearly
+    /// worse now: its quality has not fallen by `factor`.
+    pub(super) fn is_acquitted(
+        &self,
+        subject: &QuarantineSubject,
+        cause: RemovalCause,
+        quality: f64,
+        factor: f64,
+    ) -> bool {
+        let of = |old: &&Acquittal| old.subject == *subject && old.cause == cause;
+        self.acquittals.iter().find(of).is_some_and(|old| quality * factor > old.quality)
     }
 }
 
@@ -536,6 +614,7 @@ mod tests {
             QuarantineSubject::Cluster(bad.clone()),
             RemovalCause::Link,
             Some(60.0),
+            0.5,
             &settings,
         );
         let out = |memory: &Memory, cluster, has| memory.keeps_out(cluster, has, &settings);
@@ -555,13 +634,13 @@ mod tests {
         for _ in 0..6 {
             let node = QuarantineSubject::Node("a".into());
             terms.push(
-                memory.quarantine(node, RemovalCause::Slow, None, &settings).until_s - 1000.0,
+                memory.quarantine(node, RemovalCause::Slow, None, 0.5, &settings).until_s - 1000.0,
             );
         }
         assert_eq!(terms, [300.0, 600.0, 1200.0, 2400.0, 3600.0, 3600.0]);
         let mut crash = || {
             let node = QuarantineSubject::Node("b".into());
-            memory.quarantine(node, RemovalCause::Crashed, None, &settings).until_s - 1000.0
+            memory.quarantine(node, RemovalCause::Crashed, None, 0.0, &settings).until_s - 1000.0
         };
         assert_eq!([crash(), crash(), crash()], [0.0, 300.0, 600.0]);
         assert_eq!(memory.quarantine.len(), 2);
@@ -574,7 +653,7 @@ mod tests {
         for i in 0..1000u32 {
             memory.clock_s = f64::from(i);
             let node = QuarantineSubject::Node(format!("n{:03}", (i * 7) % 1000).as_str().into());
-            memory.quarantine(node, RemovalCause::Slow, Some(1.0), &settings);
+            memory.quarantine(node, RemovalCause::Slow, Some(1.0), 0.5, &settings);
         }
         assert_eq!(memory.quarantine.len(), QUARANTINE_MAX);
         assert!(memory.quarantine.is_sorted_by(|a, b| a.subject < b.subject));

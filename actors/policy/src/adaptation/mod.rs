@@ -153,9 +153,9 @@ pub use explain::{
 };
 pub use links::{LinkMemory, LinkRank, LinkRanking, Probe, RememberedLink};
 pub use memory::{
-    Aim, Capacity, Doubt, Iterations, Limit, Measured, Memory, Migration, QUARANTINE_MAX,
-    QuarantineEntry, QuarantineSubject, RecentObservations, Refill, Requirements, RootMove, Term,
-    Trial,
+    Acquittal, Aim, Capacity, Doubt, Iterations, Limit, Measured, Memory, Migration,
+    QUARANTINE_MAX, QuarantineEntry, QuarantineSubject, RecentObservations, Refill, Requirements,
+    RootMove, Term, Trial,
 };
 pub use number::ExactSum;
 pub use reason::{Evidence, QuarantineEndReason, Reason, RootMoveReason, StayReason};
@@ -257,12 +257,15 @@ fn choose(turn: &mut DecisionState<'_>) {
     }
     let Some(efficiency) = turn.all.efficiency() else {
         let (joining, silent) = (turn.all.joining, turn.all.silent);
-        return turn.add_reason(Reason::NothingMeasured { joining, silent });
+        if !grow::before_measurement(turn) {
+            turn.add_reason(Reason::NothingMeasured { joining, silent });
+        }
+        return;
     };
     if shrink::remove_owed(turn) {
         return;
     }
-    if turn.memory.tick <= turn.memory.cool_until {
+    if turn.in_cool_down() {
         let periods = turn.memory.cool_until - turn.memory.tick + 1;
         return turn.add_reason(Reason::CoolDown { periods });
     }

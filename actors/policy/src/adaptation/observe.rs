@@ -150,7 +150,7 @@ fn crashes(turn: &mut DecisionState<'_>) {
         });
         let settings = turn.settings;
         let who = QuarantineSubject::Node(crash.node.clone());
-        let entry = turn.memory.quarantine(who, RemovalCause::Crashed, None, settings);
+        let entry = turn.memory.quarantine(who, RemovalCause::Crashed, None, 0.0, settings);
         let for_s = entry.until_s - turn.memory.clock_s;
         if for_s > 0.0 {
             let (who, cause, times) = (entry.subject, entry.cause, entry.count);
@@ -333,11 +333,13 @@ fn limits(turn: &mut DecisionState<'_>, efficiency: f64) {
     memory.ceiling = memory
         .ceiling
         .take()
-        .filter(|l| clock < l.until_s + cap && efficiency <= l.efficiency + CHANGED);
+        .filter(|l| l.undone || clock < l.until_s + cap)
+        .filter(|l| efficiency <= l.efficiency + CHANGED);
     memory.floor = memory
         .floor
         .take()
-        .filter(|l| clock < l.until_s + cap && efficiency >= l.efficiency - CHANGED / 2.0);
+        .filter(|l| l.undone || clock < l.until_s + cap)
+        .filter(|l| efficiency >= l.efficiency - CHANGED / 2.0);
 }
 
 /// Records the capacity of a period in which the job ran well and no change was under way.

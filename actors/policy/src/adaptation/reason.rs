@@ -129,6 +129,25 @@ pub enum Reason {
         /// Whether it is the first iteration.
         first: bool,
     },
+    /// The effect of the last action is not known yet.
+    AwaitsVerdict {
+        /// Purpose of the last action.
+        aim: Aim,
+    },
+    /// A removal for this cause was undone, and the subject is not clearly worse since.
+    StaysAcquitted {
+        /// The node or cluster.
+        who: QuarantineSubject,
+        /// Cause of the removal.
+        cause: RemovalCause,
+    },
+    /// No speed is measured, but the processors are busy.
+    Busy {
+        /// Mean fraction of time in which the processors worked.
+        working: f64,
+        /// Number of these processors.
+        processors: Processors,
+    },
     /// A report is not believed.
     Implausible {
         /// Implausible number of the report.
@@ -425,6 +444,10 @@ pub enum Reason {
         processors: Processors,
         /// Length of the ban, in seconds.
         for_s: f64,
+        /// Whether the change did harm and was undone. Then the ban lasts until the efficiency
+        /// changes.
+        #[serde(default)]
+        undone: bool,
     },
     /// A coefficient of the badness formula changes.
     Weight {

@@ -126,6 +126,18 @@ impl fmt::Display for Reason {
                 "the size stays until a whole iteration has shown how the job fares since the last \
                  change",
             ),
+            AwaitsVerdict { aim } => {
+                write!(f, "the size stays until it is known whether {aim} helped")
+            }
+            StaysAcquitted { who, cause } => write!(
+                f,
+                "{who} stays, although {cause}: its removal for that reason did not help before"
+            ),
+            Busy { working, processors } => write!(
+                f,
+                "no speed is measured yet, but {processors} worked {:.0} % of their time",
+                100.0 * working
+            ),
             Implausible { oddity } => oddity.fmt(f),
             SetAside { cluster, why } => {
                 write!(f, "cluster {cluster} does not count in this period: {why}")
@@ -349,11 +361,21 @@ impl fmt::Display for Reason {
                      removed"
                 )
             }
-            NotRepeated { growth, processors, for_s } => write!(
-                f,
-                "no {} {processors} for {for_s:.0} s: it was tried and did not help",
-                if *growth { "growth beyond" } else { "shrinking below" }
-            ),
+            NotRepeated { growth, processors, for_s, undone } => {
+                let change = if *growth { "growth beyond" } else { "shrinking below" };
+                if *undone {
+                    write!(
+                        f,
+                        "no {change} {processors} until the efficiency changes: it was tried and \
+                         did harm"
+                    )
+                } else {
+                    write!(
+                        f,
+                        "no {change} {processors} for {for_s:.0} s: it was tried and did not help"
+                    )
+                }
+            }
             Weight { term, from, to } => write!(
                 f,
                 "the badness formula's {} went from {from:.3} to {to:.3}: the choice by it {}",

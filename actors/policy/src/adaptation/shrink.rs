@@ -23,6 +23,8 @@ const ALIKE: f64 = 0.8;
 const FULL: f64 = 0.5;
 /// Below this fraction of the limit of slowness, a node delays all others.
 const STRAGGLER: f64 = 0.5;
+/// Difference from which an inter-cluster overhead is clearly higher than another one.
+const APART: f64 = 0.1;
 /// Maximum staying nodes that a decision reports.
 const STAYS_MAX: usize = 4;
 
@@ -89,6 +91,9 @@ pub(super) fn below(turn: &mut DecisionState<'_>, efficiency: f64) {
         return unlink(turn, bad);
     }
     if undoing && grow::refill(turn) {
+        return;
+    }
+    if turn.awaits_verdict() && !has_slow(turn) {
         return;
     }
     if turn.memory.below < settings.bad_periods {
@@ -209,7 +214,13 @@ fn suspects(turn: &DecisionState<'_>) -> (Vec<Suspect>, Vec<Reason>) {
         let has = turn.snapshot.uplink(id);
         let full = cluster.uplink.used.zip(has).is_some_and(|(used, has)| used >= FULL * has);
         let needs = turn.memory.requirements.min_bandwidth;
-        let exceptional = inter >= settings.cluster_exceptional * others;
+        let exceptional = is_exceptional(inter, others, settings.cluster_exceptional);
+        let quality = 1.0 - inter;
+        let who = QuarantineSubject::Cluster((*id).clone());
+        if turn.memory.is_acquitted(&who, RemovalCause::Link, quality, settings.better_factor) {
+            cleared.push(Reason::StaysAcquitted { who, cause: RemovalCause::Link });
+            continue;
+        }
         let straggler = straggler(turn, |other| other != *id).filter(|_| exceptional && !full);
         if let Some((node, share)) = straggler {
             let cluster = (*id).clone();
@@ -243,11 +254,20 @@ fn suspects(turn: &DecisionState<'_>) -> (Vec<Suspect>, Vec<Reason>) {
     (suspects, cleared)
 }
 
+/// Whether an inter-cluster overhead stands out against that of the others: it is higher by
+/// `factor`, or leaves less time for work by this factor and is clearly higher.
+///
+/// Where the others wait for most of their time, too, no overhead can exceed theirs by the factor.
+fn is_exceptional(inter: f64, others: f64, factor: f64) -> bool {
+    let leaves_less = factor * (1.0 - inter) <= 1.0 - others;
+    inter >= factor * others || leaves_less && inter - others >= APART
+}
+
 /// Returns the cluster that this one waits for, if that one's link is the thin one.
 ///
-/// Its uplink is far narrower, and it is no more productive. A cluster that waits for tasks stolen
-/// across a thin link has exceptional overhead. The nodes behind the thin link have no steals to
-/// wait for.
+/// Its uplink or the link between the two is far narrower, and it is no more productive. A cluster
+/// that waits for tasks stolen across a thin link has exceptional overhead. The nodes behind the
+/// thin link have no steals to wait for.
 fn bottleneck_of<'a>(
     turn: &DecisionState<'a>,
     id: &ClusterId,
@@ -256,9 +276,12 @@ fn bottleneck_of<'a>(
     let done = |c: &ClusterAggregate| c.useful.value() / f64::from(c.counted);
     let waits = done(turn.clusters.get(id)?);
     let thin = turn.clusters.iter().filter_map(|(other, c)| {
-        let uplink =
-            turn.snapshot.uplink(other).filter(|_| !c.counted.is_zero() && *other != id)?;
-        (AS_WIDE * uplink < has && done(c) <= waits).then_some((uplink, *other, *c))
+        let uplink = turn.snapshot.uplink(other);
+        let between = turn.snapshot.bandwidth(id, other).filter(|_| !turn.has_root(other));
+        let narrowest = uplink.into_iter().chain(between).reduce(f64::min)?;
+        let is_member = !c.counted.is_zero() && *other != id;
+        let is_thin = is_member && AS_WIDE * narrowest < has && done(c) <= waits;
+        is_thin.then_some((narrowest, *other, *c))
     });
     thin.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, other, c)| (other, c))
 }
@@ -323,7 +346,9 @@ fn unlink(turn: &mut DecisionState<'_>, id: ClusterId) {
         let missing = least.saturating_sub(turn.expected.saturating_sub(goes));
         // Quarantine makes the replacements come from elsewhere.
         let bandwidth = turn.snapshot.uplink(&id);
-        add_to_quarantine(turn, QuarantineSubject::Cluster(id), RemovalCause::Link, bandwidth);
+        let quality = 1.0 - cluster.mean_inter().unwrap_or(0.0);
+        let who = QuarantineSubject::Cluster(id);
+        add_to_quarantine(turn, who, RemovalCause::Link, bandwidth, quality);
         if !missing.is_zero() {
             grow::ask(turn, missing, Aim::Refill);
         }
@@ -342,7 +367,9 @@ fn unlink(turn: &mut DecisionState<'_>, id: ClusterId) {
     let first = Capacity { processors: n, speed: healthy / f64::from(others) * f64::from(n) };
     learn_bandwidth(turn, &id);
     let bandwidth = turn.snapshot.uplink(&id);
-    add_to_quarantine(turn, QuarantineSubject::Cluster(id.clone()), RemovalCause::Link, bandwidth);
+    let quality = 1.0 - cluster.mean_inter().unwrap_or(0.0);
+    let who = QuarantineSubject::Cluster(id.clone());
+    add_to_quarantine(turn, who, RemovalCause::Link, bandwidth, quality);
     begin_refill(turn, RemovalCause::Link, Some(first));
     turn.actions.push(AdaptationAction::RemoveCluster { cluster: id, cause: RemovalCause::Link });
     turn.start_trial(trial);
@@ -372,13 +399,14 @@ fn add_to_quarantine(
     who: QuarantineSubject,
     cause: RemovalCause,
     measured: Option<f64>,
+    quality: f64,
 ) {
     let barred = turn.memory.quarantine.iter().any(|e| e.subject == who && turn.is_barred(e));
     if barred && matches!(who, QuarantineSubject::Cluster(_)) {
         return; // its replacements are under way
     }
     let settings = turn.settings;
-    let entry = turn.memory.quarantine(who, cause, measured, settings);
+    let entry = turn.memory.quarantine(who, cause, measured, quality, settings);
     let for_s = entry.until_s - turn.memory.clock_s;
     turn.add_reason(Reason::Quarantined { who: entry.subject, cause, for_s, times: entry.count });
 }
@@ -405,10 +433,12 @@ fn remove(turn: &mut DecisionState<'_>, count: Processors, most: Processors, of:
     let mut candidates = candidates(turn);
     if of == RemovalScope::Slow {
         candidates.retain(|c| c.cause == RemovalCause::Slow);
-    } else if !turn.covers_iteration() && !force {
+    } else if !force && !turn.covers_iteration() {
         // A node's speed is the same in all phases of a job; all other measurements depend on the
         // phase.
         turn.add_reason(Reason::Partial { first: turn.is_before_first_iteration() });
+        candidates.retain(|c| c.cause == RemovalCause::Slow);
+    } else if !force && turn.awaits_verdict() {
         candidates.retain(|c| c.cause == RemovalCause::Slow);
     }
     let (bad, healthy): (Vec<_>, Vec<_>) =
@@ -426,8 +456,7 @@ fn remove(turn: &mut DecisionState<'_>, count: Processors, most: Processors, of:
         if let Some(floor) = Memory::limit(&turn.memory.floor, clock).copied() {
             let room = turn.staying.saturating_sub(floor.processors);
             if room < count {
-                let (processors, for_s) = (floor.processors, floor.until_s - clock);
-                turn.add_reason(Reason::NotRepeated { growth: false, processors, for_s });
+                turn.add_reason(floor.reason(false, clock));
             }
             (count, most) = (count.min(room), most.min(room));
             if count.is_zero() {
@@ -544,7 +573,8 @@ fn remove_nodes(turn: &mut DecisionState<'_>, chosen: &[RemovalCandidate], aim: 
     if aim == Aim::Cure {
         for c in chosen {
             let who = QuarantineSubject::Node(c.named.node.clone());
-            add_to_quarantine(turn, who, c.cause, Some(c.named.processor_speed()));
+            let quality = quality(turn, &c.named, c.cause);
+            add_to_quarantine(turn, who, c.cause, Some(c.named.processor_speed()), quality);
         }
         let speed = turn.all.speed - chosen.iter().map(|c| c.named.speed).sum::<f64>();
         let mean = speed.max(0.0) / f64::from(n.saturating_sub(removed).max(Processors::ONE));
@@ -604,6 +634,14 @@ fn chosen_by(chosen: &[RemovalCandidate], aim: Aim) -> Option<Term> {
     }
 }
 
+/// How good a node is in the respect of this cause; see [`Acquittal`](super::Acquittal).
+fn quality(turn: &DecisionState<'_>, named: &RatedWorker, cause: RemovalCause) -> f64 {
+    match cause {
+        RemovalCause::Slow => named.processor_speed() / turn.all.mean_speed(),
+        _ => 1.0 - named.inter,
+    }
+}
+
 /// Whether a node's processors are slow even at the upper end of their speed's error.
 pub(super) fn is_slow(turn: &DecisionState<'_>, named: &RatedWorker) -> bool {
     let at_most = named.processor_speed() * (1.0 + named.speed_error);
@@ -622,20 +660,24 @@ fn candidates(turn: &DecisionState<'_>) -> Vec<RemovalCandidate> {
         let staying = cluster.worst.iter().filter(|w| !turn.snapshot.leaving.contains_key(&w.node));
         for named in staying {
             let certain = is_slow(turn, named);
-            let apart = named.inter >= settings.cluster_exceptional * turn.all.inter;
+            let apart = is_exceptional(named.inter, turn.all.inter, settings.cluster_exceptional);
             // Another node's overhead may come from waiting for the straggler.
             let clear = slowest.is_none_or(|(slowest, _)| *slowest == named.node);
             let link = named.inter > settings.node_threshold && apart && clear;
+            let cause = match (certain, link) {
+                (true, _) => RemovalCause::Slow,
+                (false, true) => RemovalCause::Link,
+                (false, false) => RemovalCause::Surplus,
+            };
+            let who = QuarantineSubject::Node(named.node.clone());
+            let quality = quality(turn, named, cause);
+            let acquitted = turn.memory.is_acquitted(&who, cause, quality, settings.better_factor);
             found.push(RemovalCandidate {
                 cluster: (*id).clone(),
                 speed_term: weights.alpha * max / named.processor_speed(),
                 link_term: weights.beta * named.inter,
                 cluster_term: if worst == Some(*id) { weights.gamma } else { 0.0 },
-                cause: match (certain, link) {
-                    (true, _) => RemovalCause::Slow,
-                    (false, true) => RemovalCause::Link,
-                    (false, false) => RemovalCause::Surplus,
-                },
+                cause: if acquitted { RemovalCause::Surplus } else { cause },
                 in_doubt: named.processor_speed() < settings.slow_below * mean && !certain,
                 named: named.clone(),
             });

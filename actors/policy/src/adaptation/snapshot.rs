@@ -85,6 +85,13 @@ pub struct LinkEstimate {
     pub age_s: f64,
 }
 
+impl LinkEstimate {
+    /// Whether it is the link between these two clusters.
+    pub(super) fn is_between(&self, one: &ClusterId, other: &ClusterId) -> bool {
+        (&self.a, &self.b) == (one, other) || (&self.a, &self.b) == (other, one)
+    }
+}
+
 /// Free nodes of a cluster, as the scheduler offers them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -202,15 +209,20 @@ impl Snapshot {
         !self.late.is_empty() || self.members.keys().any(|id| !self.clusters.contains_key(id))
     }
 
+    /// Measured bandwidth of the link between two clusters, in bytes per second.
+    pub fn bandwidth(&self, from: &ClusterId, to: &ClusterId) -> Option<f64> {
+        let link = self.links.iter().find(|link| link.is_between(from, to))?;
+        link.bandwidth.filter(|rate| is_rate(*rate))
+    }
+
     /// Round-trip time between two clusters, in seconds.
     pub fn rtt(&self, from: &ClusterId, to: &ClusterId) -> Option<f64> {
         if from == to {
             return Some(0.0);
         }
-        let between =
-            |l: &&LinkEstimate| (l.a == *from && l.b == *to) || (l.a == *to && l.b == *from);
         let known = |rtt: &f64| rtt.is_finite() && *rtt >= 0.0;
-        self.links.iter().find(between).and_then(|link| link.rtt_s).filter(known)
+        let link = self.links.iter().find(|link| link.is_between(from, to))?;
+        link.rtt_s.filter(known)
     }
 
     /// Estimated remaining seconds at the job's average pace, where it reports its progress.

@@ -182,6 +182,42 @@ fn workers_without_work_count_as_waiting() {
     assert_eq!(case.decide().efficiency, None);
 }
 
+/// A master that waits for its workers computes nothing, and its processor is not idle. Two nodes
+/// are a master and a busy worker, so the job grows.
+#[test]
+fn a_serving_master_counts_as_the_mean_of_the_workers() {
+    let mut case = PolicyTestJob::of(&[
+        WorkerGroup("a", 2, 1.0, 0.1, 0.0),
+        WorkerGroup("b", 3, 1.0, 0.4, 0.2),
+    ]);
+    let efficiency = |case: &mut PolicyTestJob| {
+        let decision = case.clone().decide();
+        (decision.processors.get(), decision.efficiency.map(|e| (e * 1000.0).round()))
+    };
+    assert_eq!(efficiency(&mut case), (5, Some(720.0)));
+    let serve = |w: &mut WorkerStats| (w.serving, w.speed, w.overhead) = (0.97, None, 0.0);
+    serve(case.worker("a0"));
+    assert_eq!(efficiency(&mut case), (5, Some(720.0)), "a1 stands for a0");
+    // Where no other node of its cluster counts, the job's mean stands for it.
+    case.worker("a1").joined = 0;
+    assert_eq!(efficiency(&mut case), (4, Some(600.0)));
+    // One of four processors serves: the others' overhead is the node's own.
+    let like = WorkerStats { node: "a0".into(), ..case.worker("b0").clone() };
+    let (threads, speed) = (4, Some(4.0));
+    *case.worker("a0") =
+        WorkerStats { threads, speed, overhead: 0.5, serving: 0.25, ..like.clone() };
+    assert_eq!(efficiency(&mut case), (7, Some(543.0)), "(4 * 0.5 + 3 * 0.6) / 7");
+    // A master that waits less than it works is a worker like others.
+    *case.worker("a0") = WorkerStats { overhead: 0.2, serving: 0.4, ..like };
+    assert_eq!(efficiency(&mut case), (4, Some(650.0)));
+    let mut two = PolicyTestJob::of(&[WorkerGroup("a", 2, 1.0, 0.05, 0.0)]);
+    serve(two.worker("a0"));
+    assert_eq!(asked(&two.decide()), 2);
+    // Without any worker, nothing is measured.
+    two.workers.values_mut().for_each(|list| list.truncate(1));
+    assert_eq!(two.decide().efficiency, None);
+}
+
 #[test]
 fn growth_is_not_judged_while_a_link_is_suspect() {
     let mut case = PolicyTestJob::of(&[

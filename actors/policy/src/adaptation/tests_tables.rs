@@ -145,6 +145,7 @@ fn weights_stay_within_bounds() {
                 efficiency: 0.0,
                 useful: 0.0,
                 doubted: false,
+                changed: 0,
             });
             case.each(|w| w.overhead = if helped { 0.6 } else { 0.9 });
             case.decide();

@@ -56,6 +56,10 @@ pub struct WorkerStats {
     /// steal outstanding.
     #[serde(with = "float")]
     pub overhead_inter: f64,
+    /// Fraction of its threads' time in which the job's master waited for workers. The overheads
+    /// are fractions of the rest.
+    #[serde(with = "float")]
+    pub serving: f64,
     /// Age of these numbers in periods; 0 is this period.
     pub age: u32,
     /// Whole periods since the node joined the job.
@@ -76,6 +80,7 @@ impl Default for WorkerStats {
             overhead_error: 0.0,
             overhead_intra: 0.0,
             overhead_inter: 0.0,
+            serving: 0.0,
             age: 0,
             joined: 0,
             leaving: false,
@@ -177,6 +182,13 @@ impl WorkerStats {
         Processors::of_node(self.threads)
     }
 
+    /// Whether the job's master occupies all of its processors, and waits for workers more than it
+    /// works.
+    pub(super) fn serves(&self) -> bool {
+        let processors = f64::from(self.processors());
+        self.serving * processors > processors - 0.5
+    }
+
     /// Mean speed of its processors; 0 until measured.
     pub(super) fn processor_speed(&self) -> f64 {
         self.speed.unwrap_or(0.0) / f64::from(self.processors())
@@ -210,8 +222,9 @@ impl WorkerStats {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WorkerHistory {
     last: Option<WorkerStats>,
-    /// Overheads of the last periods, the newest last: total, intra-cluster and inter-cluster.
-    recent: VecDeque<[f64; 3]>,
+    /// Overheads of the last periods, the newest last: total, intra-cluster and inter-cluster. Then
+    /// the fraction of serving.
+    recent: VecDeque<[f64; 4]>,
     /// Mean overheads of the last windows, the newest last, and the periods in a window.
     windows: (u32, VecDeque<f64>),
     best_speed: Option<f64>,
@@ -252,6 +265,7 @@ impl WorkerHistory {
                         threads,
                         joined,
                         leaving,
+                        age: 1,
                         ..WorkerStats::default()
                     };
                     self.last = Some(blank);
@@ -304,7 +318,8 @@ impl WorkerHistory {
         if !std::mem::take(&mut self.fresh) {
             last.age = last.age.saturating_add(1);
         }
-        self.recent.push_back([last.overhead, last.overhead_intra, last.overhead_inter]);
+        let WorkerStats { overhead, overhead_intra, overhead_inter, serving, .. } = *last;
+        self.recent.push_back([overhead, overhead_intra, overhead_inter, serving]);
         while self.recent.len() > SPAN_MAX as usize {
             self.recent.pop_front();
         }
@@ -314,6 +329,7 @@ impl WorkerHistory {
             |i: usize| self.recent.iter().rev().take(span).map(|o| o[i]).sum::<f64>() / span as f64;
         (counted.overhead, counted.overhead_intra, counted.overhead_inter) =
             (mean_of(0), mean_of(1), mean_of(2));
+        counted.serving = mean_of(3);
         counted.overhead_error = self.window_error(span as u32, counted.overhead);
         let Some(last) = self.last.as_mut() else { return Some(counted) };
         last.joined = last.joined.saturating_add(1);

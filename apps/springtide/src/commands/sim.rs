@@ -113,7 +113,7 @@ pub enum SimCommand {
         /// Print the result as one JSON object
         #[arg(long)]
         json: bool,
-        /// Directory for the scenario files of the worst draws
+        /// Directory for the scenario files of all draws
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         out: Option<PathBuf>,
     },

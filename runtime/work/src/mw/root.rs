@@ -341,7 +341,7 @@ impl<'c, P: Program> Master<'c, P> {
             post.views() != self.views
                 || post.read_group(group, ProcessGroup::has_news).unwrap_or(true)
         };
-        self.at.cx.wait_for(false, until, &news).map(drop)
+        self.at.cx.serve_for(until, &news).map(drop)
     }
 
     fn group<R>(

@@ -459,6 +459,15 @@ impl<'w> Context<'w> {
         self.worker().wait_for(self.frame(), ThreadState::Idle, until, ready)
     }
 
+    /// As [`Context::wait_for`], for a master that waits for its workers.
+    pub(crate) fn serve_for(
+        &self,
+        until: Option<Instant>,
+        ready: &dyn Fn() -> bool,
+    ) -> Result<bool, Stop> {
+        self.worker().serve_for(self.frame(), until, ready)
+    }
+
     /// Runs the root's own part of parallel work, which counts as a task's work.
     pub(crate) fn as_work<R>(&self, what: impl FnOnce() -> R) -> R {
         let _not_root = self.worker().leave_root();

@@ -77,4 +77,19 @@ impl TaskThread {
         self.label(ThreadState::Working);
         outcome
     }
+
+    /// As [`TaskThread::wait_for`], for the master of the job's workers. Its waiting time is no
+    /// overhead, since its thread is not there to compute.
+    pub(crate) fn serve_for(
+        &self,
+        frame: &TaskFrame,
+        until: Option<Instant>,
+        ready: &dyn Fn() -> bool,
+    ) -> Result<bool, Stop> {
+        let account = &self.data().account;
+        account.serve(true, Instant::now());
+        let outcome = self.wait_for(frame, ThreadState::WaitLocal, until, ready);
+        account.serve(false, Instant::now());
+        outcome
+    }
 }
