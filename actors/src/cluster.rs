@@ -86,6 +86,8 @@ pub struct ClusterCoordinator {
 struct Measured {
     history: WorkerHistory,
     speed: Option<SpeedReport>,
+    /// The quantity of the speeds in `history`.
+    unit: SpecId,
     links: LinkReport,
 }
 
@@ -401,10 +403,11 @@ impl ClusterCoordinator {
             worker.leaving = member.leaving;
             if let Some(measured) = self.measured.get(node)
                 && worker.speed.is_some()
-                && let Some(known) = measured.speed.as_ref().and_then(|speed| scale.compare(speed))
             {
-                (worker.speed, worker.speed_error) =
-                    (Some(known.speed), known.relative_error.min(1.0));
+                // A speed in another unit is unknown.
+                let known = measured.speed.as_ref().and_then(|speed| scale.compare(speed));
+                worker.speed = known.map(|known| known.speed);
+                worker.speed_error = known.map_or(0.0, |known| known.relative_error.min(1.0));
             }
             workers.push(worker);
         }
@@ -423,6 +426,9 @@ impl ClusterCoordinator {
         let measured = self.measured.entry(report.node.clone()).or_default();
         measured.links = measure.links;
         measured.speed = measure.speed.or(measured.speed);
+        if std::mem::replace(&mut measured.unit, scale.spec) != scale.spec {
+            measured.history.forget_speeds();
+        }
         let known = measured.speed.as_ref().and_then(|speed| scale.compare(speed));
         let Overheads { total, intra, inter } = Overheads::of(&measure.times);
         let worker = WorkerStats {

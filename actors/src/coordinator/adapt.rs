@@ -196,10 +196,22 @@ impl Adaptation {
         self.scale.factors.get(&spec).copied().filter(|factor| factor.is_finite() && *factor > 0.0)
     }
 
+    /// The clusters' aggregates in the job's unit.
+    fn aggregates(&self) -> impl Iterator<Item = (&ClusterId, ClusterAggregate)> {
+        self.clusters.iter().map(|(cluster, state)| {
+            let spec = state.scale.spec;
+            let aggregate = if spec == self.scale.spec {
+                state.aggregate.clone()
+            } else {
+                state.aggregate.in_unit(self.scale.factors.get(&spec).copied())
+            };
+            (cluster, aggregate)
+        })
+    }
+
     /// Whether work units that tasks declare have given the speed of a node.
     fn has_declared_units(&self) -> bool {
-        let mut clusters = self.clusters.values();
-        clusters.any(|c| c.scale.spec == SpecId::DECLARED && c.aggregate.max_speed > 0.0)
+        self.clusters.values().any(ClusterState::has_declared_units)
     }
 
     /// Benchmark for the nodes. Where work units give speeds at no cost, only one node runs it, and
@@ -221,7 +233,8 @@ impl Adaptation {
         if self.benchmark_node.as_ref().is_some_and(fits) || self.unit().is_some() {
             return;
         }
-        let best = self.clusters.values().flat_map(|state| &state.aggregate.best);
+        let declared = self.clusters.values().filter(|state| state.has_declared_units());
+        let best = declared.flat_map(|state| &state.aggregate.best);
         let best = best.filter(|named| fits(&named.node));
         let speed = RatedWorker::processor_speed;
         let best = best.max_by(|a, b| speed(a).total_cmp(&speed(b)).then(b.node.cmp(&a.node)));
@@ -240,7 +253,16 @@ impl Adaptation {
                 scale.factors.entry(*spec).or_insert(*factor);
             }
         }
+        if scale.spec != self.scale.spec {
+            self.memory.change_unit(scale.factors.get(&self.scale.spec).copied());
+        }
         self.scale = scale;
+    }
+}
+
+impl ClusterState {
+    fn has_declared_units(&self) -> bool {
+        self.scale.spec == SpecId::DECLARED && self.aggregate.max_speed > 0.0
     }
 }
 
@@ -356,9 +378,8 @@ impl Coordinator {
             elapsed_s: self.started.elapsed().as_secs_f64(),
             mode: self.spec.params.mode,
             clusters: adapt
-                .clusters
-                .iter()
-                .map(|(cluster, state)| (cluster.clone(), state.aggregate.clone()))
+                .aggregates()
+                .map(|(cluster, aggregate)| (cluster.clone(), aggregate))
                 .collect(),
             members,
             late,
@@ -538,13 +559,10 @@ impl Coordinator {
         let adapt = &self.adaptation;
         let benchmark = adapt.benchmark.as_ref().map(BenchmarkSpec::id);
         let (spec, unit) = benchmark.zip(adapt.unit()).unwrap_or((adapt.scale.spec, 1.0));
-        let named = adapt
-            .clusters
-            .values()
-            .flat_map(|state| state.aggregate.worst.iter().chain(&state.aggregate.best));
+        let named = adapt.aggregates().flat_map(|(_, all)| all.worst.into_iter().chain(all.best));
         let named = named.filter(|named| named.speed > 0.0);
         let speeds: BTreeMap<NodeId, f64> =
-            named.map(|named| (named.node.clone(), named.speed / unit)).collect();
+            named.map(|named| (named.node, named.speed / unit)).collect();
         if speeds.is_empty() {
             return;
         }
@@ -561,8 +579,8 @@ impl Coordinator {
         let adapt = &self.adaptation;
         let moves = self.spec.params.mode == Mode::Adaptive && adapt.settings.migrate;
         let Some(unit) = adapt.unit().filter(|_| moves) else { return };
-        let worst = adapt.clusters.values().flat_map(|state| &state.aggregate.worst);
-        let speeds = worst.map(RatedWorker::processor_speed).filter(|speed| *speed > 0.0);
+        let worst = adapt.aggregates().flat_map(|(_, aggregate)| aggregate.worst);
+        let speeds = worst.map(|worst| worst.processor_speed()).filter(|speed| *speed > 0.0);
         let slowest = speeds.fold(f64::INFINITY, f64::min);
         let faster_than = adapt.settings.migrate_factor * slowest / unit;
         if !faster_than.is_finite() {

@@ -36,6 +36,7 @@ use springtide_base::processors::Processors;
 use super::memory::Memory;
 use super::number::{ExactSum, Float, float, maybe_float};
 use super::settings::{AdaptationSettings, Weights};
+use super::snapshot::is_rate;
 use super::worker::{Field, ImplausibleValue, SPEEDS, WorkerStats};
 
 fn one_processor() -> Processors {
@@ -63,7 +64,8 @@ pub struct SharedParameters {
     pub named: u32,
     /// Grace of new workers, in periods.
     pub grace: u32,
-    /// Periods over which overheads are averaged: one iteration of the job.
+    /// Periods over which overheads are averaged: one iteration of the job, or the part of the first
+    /// one that is over.
     #[serde(default)]
     pub span: u32,
     /// Periods for which a worker without any work so far counts as joining, unless it waits for
@@ -86,7 +88,7 @@ impl SharedParameters {
             // A worker whose overheads cover less than an iteration is not comparable with the
             // others.
             grace: settings.grace().max(memory.span - 1),
-            span: memory.span,
+            span: memory.averaged_periods(settings),
             idle_grace: memory.idle_grace(settings),
             stale: settings.stale,
             implausible_factor: settings.implausible_factor,
@@ -468,6 +470,49 @@ impl ClusterAggregate {
     pub fn staying(&self) -> Processors {
         let idle = self.idle.processors;
         [self.counted, self.joining, self.silent, idle, self.serving].into_iter().sum()
+    }
+
+    /// The aggregate with all speeds in another unit: `factor` is the value of the old unit in the
+    /// new one. Without a factor, the speeds are unknown, and the counted processors are yet to be
+    /// measured.
+    #[must_use]
+    pub fn in_unit(&self, factor: Option<f64>) -> Self {
+        let factor = factor.filter(|&factor| is_rate(factor));
+        let Some(factor) = factor else {
+            let n = f64::from(self.counted);
+            let mut joining_working = self.joining_working.clone();
+            joining_working.add((n - self.overhead.value()).max(0.0));
+            return Self {
+                joining: self.joining.saturating_add(self.counted),
+                joining_working,
+                leaving: self.leaving,
+                silent: self.silent,
+                idle: self.idle.clone(),
+                serving: self.serving,
+                uplink: self.uplink,
+                odd: self.odd.clone(),
+                ..Self::default()
+            };
+        };
+        let rated = |workers: &[RatedWorker]| {
+            let all = workers.iter().cloned();
+            all.map(|worker| RatedWorker { speed: worker.speed * factor, ..worker }).collect()
+        };
+        Self {
+            useful: self.useful.scaled(factor),
+            speed: self.speed.scaled(factor),
+            max_speed: self.max_speed * factor,
+            fastest: FastestWorker {
+                useful: self.fastest.useful * factor,
+                useful_variance: self.fastest.useful_variance * factor * factor,
+                ..self.fastest
+            },
+            useful_variance: self.useful_variance.scaled(factor * factor),
+            overhead_error: self.overhead_error.scaled(factor),
+            worst: rated(&self.worst),
+            best: rated(&self.best),
+            ..self.clone()
+        }
     }
 
     /// Counts idle processors as processors of this speed.

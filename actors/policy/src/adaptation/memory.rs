@@ -15,6 +15,7 @@ use super::links::LinkMemory;
 use super::reason::Reason;
 use super::settings::{AdaptationSettings, Weights};
 use super::snapshot::{Crash, is_rate};
+use super::worker::SPAN_MAX;
 
 /// Maximum entries of the quarantine list. The entries with the earliest end are dropped first.
 pub const QUARANTINE_MAX: usize = 256;
@@ -486,6 +487,15 @@ impl Memory {
         }
     }
 
+    /// Periods over which overheads are averaged: an iteration, or the part of the first one that is
+    /// over.
+    pub(super) fn averaged_periods(&self, settings: &AdaptationSettings) -> u32 {
+        let first = self.iterations.filter(|known| known.done == 0 && known.length_s.is_none());
+        let passed = first.map_or(0.0, |_| self.clock_s / settings.period_s);
+        // The cast saturates.
+        self.span.max((passed as u32).min(SPAN_MAX))
+    }
+
     /// Periods since the start of the last whole iteration; zero for a job without iterations. A
     /// worker that joined later may have had no chance to work.
     ///
@@ -505,6 +515,38 @@ impl Memory {
     pub fn newest(a: Memory, b: Memory) -> Memory {
         let age = |memory: &Memory| (memory.epoch, memory.period, memory.tick, memory.recent.count);
         if age(&b) > age(&a) { b } else { a }
+    }
+
+    /// Converts all remembered speeds to another unit: `factor` is the value of the old unit in the
+    /// new one. Without a factor, speeds are forgotten, and so is what depends on them.
+    pub fn change_unit(&mut self, factor: Option<f64>) {
+        let factor = factor.filter(|&factor| is_rate(factor));
+        let convert = |speed: &mut f64| *speed *= factor.unwrap_or(1.0);
+        let measured = |state: &mut Measured| convert(&mut state.useful);
+        if factor.is_none() {
+            (self.max_speed, self.requirements.min_speed) = (None, None);
+            (self.measured, self.last_good, self.refill) = (None, None, None);
+            (self.trial, self.migration) = (None, None);
+        }
+        self.max_speed.iter_mut().for_each(convert);
+        self.requirements.min_speed.iter_mut().for_each(convert);
+        self.measured.iter_mut().for_each(measured);
+        self.last_good.iter_mut().for_each(|good| convert(&mut good.speed));
+        self.refill.iter_mut().for_each(|refill| convert(&mut refill.to.speed));
+        if let Some(Trial { before, prediction, lost, useful, requirements, .. }) = &mut self.trial
+        {
+            [before, prediction].into_iter().for_each(measured);
+            [lost, useful].into_iter().for_each(convert);
+            requirements.min_speed.iter_mut().for_each(convert);
+        }
+        if let Some(Migration { before, prediction, .. }) = &mut self.migration {
+            [before, prediction].into_iter().for_each(measured);
+        }
+        for entry in &mut self.quarantine {
+            if matches!(entry.subject, QuarantineSubject::Node(_)) {
+                entry.measured = entry.measured.and_then(|speed| Some(speed * factor?));
+            }
+        }
     }
 
     /// Records the measured bandwidth to a free node of a cluster, in bytes per second. `since_s`

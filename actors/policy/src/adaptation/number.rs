@@ -124,6 +124,13 @@ impl ExactSum {
         self.add(term.mul_add(factor, -product));
     }
 
+    /// The sum of all terms times a factor, rounded.
+    pub fn scaled(&self, factor: f64) -> Self {
+        let mut sum = Self::default();
+        sum.add(self.value() * factor);
+        sum
+    }
+
     /// Adds all terms of another sum.
     pub fn merge(&mut self, other: &ExactSum) {
         other.0.iter().for_each(|&part| self.add(part));

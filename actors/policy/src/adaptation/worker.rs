@@ -238,6 +238,14 @@ impl WorkerHistory {
         self.last.as_ref().and_then(|last| last.speed)
     }
 
+    /// Forgets the speeds of earlier reports, since later ones are in another unit.
+    pub fn forget_speeds(&mut self) {
+        self.best_speed = None;
+        if let Some(last) = &mut self.last {
+            last.speed = None;
+        }
+    }
+
     /// Adds a report. Returns its first implausible number; then the rest of the report is
     /// discarded too.
     pub fn report(

@@ -100,6 +100,8 @@ fn start<P: Program>(
         link_failures: 0,
         failed_at: (0, 0),
     };
+    // So that adaptation knows that the first step is under way.
+    cx.progress(reported, program.steps(), "steps");
     let outcome = root.run();
     if outcome.is_ok() {
         root.pool.collect_all(&root.at);
