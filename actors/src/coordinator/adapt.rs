@@ -371,6 +371,10 @@ impl Coordinator {
             (cluster.clone(), NodeOffer { nodes: nodes.collect(), speed, ..offer.clone() })
         });
         let (crashes, ordered) = adapt.memory.recent.take();
+        let (progress, synchronous) = {
+            let root = self.root_progress.lock().unwrap_or_else(PoisonError::into_inner);
+            (root.progress, root.is_synchronous)
+        };
         Snapshot {
             epoch: self.spec.epoch,
             period: adapt.period,
@@ -397,7 +401,8 @@ impl Coordinator {
             links: characteristic_links(adapt.links(), home.as_ref()),
             offers: offers.collect(),
             ordered,
-            progress: self.root_progress.lock().unwrap_or_else(PoisonError::into_inner).progress,
+            progress,
+            synchronous,
         }
     }
 

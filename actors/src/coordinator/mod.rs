@@ -152,6 +152,8 @@ pub enum RootReport {
 struct RootReportState {
     /// The last progress report.
     progress: Option<JobProgress>,
+    /// Whether all processors take the job's steps together.
+    is_synchronous: bool,
     /// Progress by iterations, units and checkpoints.
     reached: RootProgress,
     /// Unit of the progress.

@@ -96,6 +96,10 @@ pub(super) async fn read_reports(
                 last_progress = Some(at);
                 NoteKind::Progress { done, total, what }
             }
+            ProgressReport::Synchronous => {
+                progress().is_synchronous = true;
+                continue;
+            }
             ProgressReport::Say { text } => NoteKind::Text { text },
             ProgressReport::Preliminary { outcome } => {
                 NoteKind::Preliminary { outcome: Box::new(outcome) }

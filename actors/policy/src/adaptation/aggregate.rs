@@ -64,8 +64,8 @@ pub struct SharedParameters {
     pub named: u32,
     /// Grace of new workers, in periods.
     pub grace: u32,
-    /// Periods over which overheads are averaged: one iteration of the job, or the part of the first
-    /// one that is over.
+    /// Periods over which overheads are averaged: one iteration of the job, or the part of a
+    /// synchronous job's first step that is over.
     #[serde(default)]
     pub span: u32,
     /// Periods for which a worker without any work so far counts as joining, unless it waits for

@@ -20,6 +20,9 @@ use super::worker::SPAN_MAX;
 /// Maximum entries of the quarantine list. The entries with the earliest end are dropped first.
 pub const QUARANTINE_MAX: usize = 256;
 
+/// Maximum periods over which overheads are averaged in iterations without distinct phases.
+const HOMOGENEOUS_MAX: u32 = 32;
+
 /// Maximum wait for the end of an iteration, in iterations of the usual length.
 const ITERATIONS_MAX: f64 = 3.0;
 
@@ -331,6 +334,11 @@ pub struct Memory {
     /// Periods in an iteration. Statistics over this number represent the job; over fewer, a phase
     /// of it.
     pub span: u32,
+    /// Whether all processors take the job's steps together; see [`Snapshot::synchronous`].
+    ///
+    /// [`Snapshot::synchronous`]: super::Snapshot::synchronous
+    #[serde(skip_serializing_if = "is_default")]
+    pub synchronous: bool,
     /// Number of completed iterations from which measurements cover a whole iteration since the
     /// last change.
     pub iteration_from: u64,
@@ -455,6 +463,7 @@ impl Memory {
             tick: 0,
             iterations: None,
             span: 1,
+            synchronous: false,
             iteration_from: 0,
             iteration_tick: 0,
             grew_before_first_iteration: false,
@@ -487,13 +496,20 @@ impl Memory {
         }
     }
 
-    /// Periods over which overheads are averaged: an iteration, or the part of the first one that is
-    /// over.
+    /// Maximum periods over which overheads are averaged. Steps that all processors take together
+    /// consist of very different phases, so they count as a whole.
+    pub(super) fn span_max(&self) -> u32 {
+        if self.synchronous { SPAN_MAX } else { HOMOGENEOUS_MAX }
+    }
+
+    /// Periods over which overheads are averaged: an iteration, or the part of a synchronous job's
+    /// first step that is over.
     pub(super) fn averaged_periods(&self, settings: &AdaptationSettings) -> u32 {
         let first = self.iterations.filter(|known| known.done == 0 && known.length_s.is_none());
+        let first = first.filter(|_| self.synchronous);
         let passed = first.map_or(0.0, |_| self.clock_s / settings.period_s);
         // The cast saturates.
-        self.span.max((passed as u32).min(SPAN_MAX))
+        self.span.max((passed as u32).min(self.span_max()))
     }
 
     /// Periods since the start of the last whole iteration; zero for a job without iterations. A

@@ -298,6 +298,7 @@ impl PolicyWorld {
             links: Vec::new(),
             offers,
             progress: Some(JobProgress { done: self.done as u64, total: self.iterations }),
+            synchronous: false,
             ordered: false,
         }
     }

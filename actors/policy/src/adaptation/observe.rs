@@ -11,7 +11,6 @@ use super::memory::{
 };
 use super::reason::{QuarantineEndReason, Reason};
 use super::snapshot::{Crash, JobProgress};
-use super::worker::SPAN_MAX;
 
 /// Change of efficiency at which a size that did not help may be tried again early.
 const CHANGED: f64 = 0.1;
@@ -65,6 +64,7 @@ pub(super) fn observe(turn: &mut DecisionState<'_>) {
 /// Estimates the length of the job's iterations. Phases of an iteration differ, so a period within
 /// one does not represent the job.
 fn iterations(turn: &mut DecisionState<'_>) {
+    turn.memory.synchronous = turn.snapshot.synchronous;
     let Some(JobProgress { done, total: Some(_) }) = turn.snapshot.progress else { return };
     let memory = &mut turn.memory;
     let now = memory.clock_s;
@@ -94,7 +94,7 @@ fn iterations(turn: &mut DecisionState<'_>) {
     let length = memory.iterations.and_then(|known| known.length_s);
     let periods = length.map_or(1.0, |length| length / turn.snapshot.period_s);
     // The cast saturates; `validate` refuses a period that is not a positive number.
-    let span = (periods.ceil() as u32).clamp(1, SPAN_MAX);
+    let span = (periods.ceil() as u32).clamp(1, memory.span_max());
     // Between one and two periods, the span decides whether a period covers an iteration. In longer
     // spans a difference of one is insignificant.
     let other = match memory.span {

@@ -214,7 +214,8 @@ fn suspects(turn: &DecisionState<'_>) -> (Vec<Suspect>, Vec<Reason>) {
         let has = turn.snapshot.uplink(id);
         let full = cluster.uplink.used.zip(has).is_some_and(|(used, has)| used >= FULL * has);
         let needs = turn.memory.requirements.min_bandwidth;
-        let exceptional = is_exceptional(inter, others, settings.cluster_exceptional);
+        let stands_out = is_exceptional(inter, others, settings.cluster_exceptional);
+        let exceptional = stands_out && !turn.snapshot.synchronous;
         let quality = 1.0 - inter;
         let who = QuarantineSubject::Cluster((*id).clone());
         if turn.memory.is_acquitted(&who, RemovalCause::Link, quality, settings.better_factor) {
@@ -660,7 +661,9 @@ fn candidates(turn: &DecisionState<'_>) -> Vec<RemovalCandidate> {
         let staying = cluster.worst.iter().filter(|w| !turn.snapshot.leaving.contains_key(&w.node));
         for named in staying {
             let certain = is_slow(turn, named);
-            let apart = is_exceptional(named.inter, turn.all.inter, settings.cluster_exceptional);
+            let stands_out =
+                is_exceptional(named.inter, turn.all.inter, settings.cluster_exceptional);
+            let apart = stands_out && !turn.snapshot.synchronous;
             // Another node's overhead may come from waiting for the straggler.
             let clear = slowest.is_none_or(|(slowest, _)| *slowest == named.node);
             let link = named.inter > settings.node_threshold && apart && clear;

@@ -180,6 +180,10 @@ pub struct Snapshot {
     pub offers: BTreeMap<ClusterId, NodeOffer>,
     /// Progress of the job, where it reports any.
     pub progress: Option<JobProgress>,
+    /// Whether all processors take the job's steps together, as in an SPMD program. Then a wait for
+    /// another cluster does not show whose link is slow: the fastest processes wait longest.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub synchronous: bool,
     /// Whether the scheduler has given or reclaimed nodes on its own since the last period.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ordered: bool,

@@ -260,6 +260,7 @@ fn snapshot(
             })
             .collect(),
         offers: step.offers.iter().map(offer).collect(),
+        synchronous: period % 3 == 0,
         progress: step.progress.map(|(done, total)| JobProgress { done, total: Some(total) }),
         ordered: step.ordered,
     }

@@ -24,7 +24,29 @@ const DRIFT: f64 = 0.1;
 const WINDOWS: usize = 8;
 
 /// Maximum periods over which overheads are averaged.
-pub(super) const SPAN_MAX: u32 = 32;
+pub(super) const SPAN_MAX: u32 = 4096;
+
+/// Maximum parts in which the averaged periods are kept.
+const PARTS_MAX: u32 = 32;
+
+/// Sums over successive periods of a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct PeriodSums {
+    /// Number of periods.
+    periods: u32,
+    /// Time that does not serve, in periods.
+    time: f64,
+    /// Overheads, in periods: total, intra-cluster and inter-cluster.
+    overheads: [f64; 3],
+}
+
+impl PeriodSums {
+    fn add(&mut self, other: &Self) {
+        self.periods += other.periods;
+        self.time += other.time;
+        self.overheads.iter_mut().zip(other.overheads).for_each(|(sum, own)| *sum += own);
+    }
+}
 
 /// Statistics of one worker in one period. A node with several processors reports the sum of their
 /// speeds.
@@ -222,9 +244,8 @@ impl WorkerStats {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WorkerHistory {
     last: Option<WorkerStats>,
-    /// Overheads of the last periods, the newest last: total, intra-cluster and inter-cluster. Then
-    /// the fraction of serving.
-    recent: VecDeque<[f64; 4]>,
+    /// Overheads of the last periods in parts of about equal length, the newest last.
+    recent: VecDeque<PeriodSums>,
     /// Mean overheads of the last windows, the newest last, and the periods in a window.
     windows: (u32, VecDeque<f64>),
     best_speed: Option<f64>,
@@ -299,8 +320,12 @@ impl WorkerHistory {
             self.windows = (span, VecDeque::new());
         }
         let windows = &mut self.windows.1;
-        windows.push_back(overhead);
-        let lag = span as usize;
+        let length = span.div_ceil(PARTS_MAX);
+        // One window for each part, so that there are few.
+        if self.recent.back().is_none_or(|part| part.periods >= length) {
+            windows.push_back(overhead);
+        }
+        let lag = span.div_ceil(length) as usize;
         while windows.len() > lag + WINDOWS {
             windows.pop_front();
         }
@@ -316,6 +341,29 @@ impl WorkerHistory {
         scatter.min((overhead * (1.0 - overhead)).max(0.0).sqrt())
     }
 
+    /// Adds a period, and returns the sums over the last `span` periods, as far as there are reports.
+    /// In long spans, the oldest part may exceed the span.
+    fn add_period(&mut self, period: PeriodSums, span: u32) -> PeriodSums {
+        let length = span.div_ceil(PARTS_MAX);
+        match self.recent.back_mut().filter(|part| part.periods < length) {
+            Some(part) => part.add(&period),
+            None => self.recent.push_back(period),
+        }
+        let mut sums = PeriodSums::default();
+        let mut kept = 0;
+        for part in self.recent.iter().rev() {
+            if sums.periods >= span {
+                break;
+            }
+            sums.add(part);
+            kept += 1;
+        }
+        // The job's iterations may become longer.
+        let most = self.recent.len().min((PARTS_MAX as usize).max(kept));
+        self.recent.drain(..self.recent.len() - most);
+        sums
+    }
+
     /// Closes the period and returns its statistics, with overheads as means over the last `span`
     /// periods.
     ///
@@ -327,18 +375,16 @@ impl WorkerHistory {
             last.age = last.age.saturating_add(1);
         }
         let WorkerStats { overhead, overhead_intra, overhead_inter, serving, .. } = *last;
-        self.recent.push_back([overhead, overhead_intra, overhead_inter, serving]);
-        while self.recent.len() > SPAN_MAX as usize {
-            self.recent.pop_front();
-        }
+        let time = 1.0 - serving;
+        let overheads = [overhead, overhead_intra, overhead_inter].map(|share| share * time);
         let mut counted = last.clone();
-        let span = self.recent.len().min(span.max(1) as usize);
-        let mean_of =
-            |i: usize| self.recent.iter().rev().take(span).map(|o| o[i]).sum::<f64>() / span as f64;
-        (counted.overhead, counted.overhead_intra, counted.overhead_inter) =
-            (mean_of(0), mean_of(1), mean_of(2));
-        counted.serving = mean_of(3);
-        counted.overhead_error = self.window_error(span as u32, counted.overhead);
+        let span = span.clamp(1, SPAN_MAX);
+        let mean = self.add_period(PeriodSums { periods: 1, time, overheads }, span);
+        let share = |sum: f64| if mean.time > 0.0 { (sum / mean.time).min(1.0) } else { 0.0 };
+        [counted.overhead, counted.overhead_intra, counted.overhead_inter] =
+            mean.overheads.map(share);
+        counted.serving = 1.0 - mean.time / f64::from(mean.periods);
+        counted.overhead_error = self.window_error(span, counted.overhead);
         let Some(last) = self.last.as_mut() else { return Some(counted) };
         last.joined = last.joined.saturating_add(1);
         Some(counted)

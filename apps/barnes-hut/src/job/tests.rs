@@ -84,6 +84,7 @@ fn reports_and_artefacts_come_in_order() {
     let text = |note: &ProgressReport| match note {
         ProgressReport::Iteration => "iteration".to_owned(),
         ProgressReport::Progress { done, total, what } => format!("{done} of {total} {what}"),
+        ProgressReport::Synchronous => "synchronous".to_owned(),
         ProgressReport::Say { text } => text.split(':').next().unwrap_or_default().to_owned(),
         ProgressReport::Artifact { name, bytes } => {
             assert!(!bytes.is_empty());

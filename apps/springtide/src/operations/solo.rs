@@ -98,6 +98,7 @@ fn kind(note: ProgressReport) -> Option<NoteKind> {
         ProgressReport::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
         // No other node could continue from it.
         ProgressReport::Checkpoint(_)
+        | ProgressReport::Synchronous
         | ProgressReport::NeedNodes { .. }
         | ProgressReport::Release { .. } => return None,
     })

@@ -101,6 +101,7 @@ fn start<P: Program>(
         failed_at: (0, 0),
     };
     // So that adaptation knows that the first step is under way.
+    cx.report_synchronous();
     cx.progress(reported, program.steps(), "steps");
     let outcome = root.run();
     if outcome.is_ok() {

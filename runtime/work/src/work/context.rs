@@ -369,6 +369,11 @@ impl<'w> Context<'w> {
         self.report(ProgressReport::Progress { done, total, what: what.to_owned() });
     }
 
+    /// Reports that all processors of the job take each of its steps together.
+    pub(crate) fn report_synchronous(&self) {
+        self.report(ProgressReport::Synchronous);
+    }
+
     /// Reports a line of text for the user.
     pub fn report_text(&self, text: impl Into<String>) {
         self.report(ProgressReport::Say { text: text.into() });

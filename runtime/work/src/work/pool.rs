@@ -41,6 +41,8 @@ pub enum ProgressReport {
         /// The unit of both amounts.
         what: String,
     },
+    /// All processors of the job take each of its steps together, and wait for each other in it.
+    Synchronous,
     /// A line of text for the user.
     Say {
         /// The text of the line.
