@@ -176,10 +176,11 @@ impl RatedWorker {
     }
 }
 
-/// Workers that have reported but not worked yet. Their speed is unknown, their idle time known.
+/// Workers that have reported but completed no task yet. Their speed is unknown, their overhead
+/// known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct IdleWorkers {
+pub struct UnmeasuredWorkers {
     /// Number of their processors.
     pub processors: Processors,
     /// Sum of the processors' overheads.
@@ -191,25 +192,35 @@ pub struct IdleWorkers {
     #[serde(skip_serializing_if = "is_default")]
     pub inter: ExactSum,
     /// Some of them, in descending order of their inter-cluster overhead.
-    pub named: Vec<IdleWorker>,
+    pub named: Vec<UnmeasuredWorker>,
 }
 
-/// A worker that its cluster reports by name as idle.
+/// A worker of unknown speed that its cluster reports by name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct IdleWorker {
+pub struct UnmeasuredWorker {
     /// Node of the worker.
     pub node: NodeId,
     /// Processors of the node.
     #[serde(default = "one_processor", skip_serializing_if = "is_one_processor")]
     pub processors: Processors,
+    /// Overhead of the worker.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub overhead: f64,
     /// Inter-cluster overhead of the worker.
     pub inter: f64,
 }
 
-impl IdleWorkers {
-    /// Minimum overhead of an idle worker. A worker of unknown speed with less is about to be
-    /// measured.
-    const FROM: f64 = 0.9;
+fn one() -> f64 {
+    1.0
+}
+
+fn is_one(value: &f64) -> bool {
+    *value == 1.0
+}
+
+impl UnmeasuredWorkers {
+    /// Minimum overhead of an idle worker.
+    const IDLE_FROM: f64 = 0.9;
 
     fn add(&mut self, worker: &WorkerStats) {
         let processors = worker.processors();
@@ -217,13 +228,19 @@ impl IdleWorkers {
         self.overhead.add_times(worker.overhead, processors.get());
         self.intra.add_times(worker.overhead_intra, processors.get());
         self.inter.add_times(worker.overhead_inter, processors.get());
-        let (node, inter) = (worker.node.clone(), worker.overhead_inter);
-        self.named.push(IdleWorker { node, processors, inter });
+        self.named.push(UnmeasuredWorker {
+            node: worker.node.clone(),
+            processors,
+            overhead: worker.overhead,
+            inter: worker.overhead_inter,
+        });
     }
 
     fn is_sound(&self) -> bool {
         let most = f64::from(self.processors) * (1.0 + 1e-9);
-        let fits = |w: &IdleWorker| !w.processors.is_zero() && (0.0..=1.0).contains(&w.inter);
+        let share = |x: f64| (0.0..=1.0).contains(&x);
+        let fits =
+            |w: &UnmeasuredWorker| !w.processors.is_zero() && share(w.overhead) && share(w.inter);
         let named: Processors = self.named.iter().map(|w| w.processors).sum();
         let sums = [&self.overhead, &self.intra, &self.inter];
         sums.iter().all(|sum| sum.is_sound() && (0.0..=most).contains(&sum.value()))
@@ -316,7 +333,8 @@ pub struct ClusterAggregate {
     pub silent: Processors,
     /// Workers past their grace that have not worked yet.
     #[serde(skip_serializing_if = "is_default")]
-    pub idle: IdleWorkers,
+    #[serde(alias = "idle")]
+    pub unmeasured: UnmeasuredWorkers,
     /// Processors that the job's master occupies, while it waits for its workers. A decision counts
     /// them as the mean of the others.
     #[serde(skip_serializing_if = "is_default")]
@@ -400,10 +418,10 @@ impl ClusterAggregate {
             } else if worker.speed.is_none() {
                 let waits_wide = worker.overhead_inter >= worker.overhead / 2.0;
                 let is_new = worker.joined < agreed.idle_grace && !waits_wide;
-                if worker.overhead >= IdleWorkers::FROM && !is_new {
-                    sum.idle.add(&worker);
-                } else {
+                if worker.overhead >= UnmeasuredWorkers::IDLE_FROM && is_new {
                     join(&mut sum);
+                } else {
+                    sum.unmeasured.add(&worker);
                 }
             } else {
                 counted.push(worker);
@@ -459,35 +477,40 @@ impl ClusterAggregate {
         named.sort_by(|a, b| fit(a, b).then_with(|| a.node.cmp(&b.node)));
         named.truncate(2);
         sum.best = named;
-        let idle = &mut sum.idle.named;
-        idle.sort_by(|a, b| b.inter.total_cmp(&a.inter).then_with(|| a.node.cmp(&b.node)));
-        idle.truncate(agreed.named as usize);
+        let unmeasured = &mut sum.unmeasured.named;
+        unmeasured.sort_by(|a, b| {
+            let by_overhead = b.overhead.total_cmp(&a.overhead);
+            let by_inter = b.inter.total_cmp(&a.inter);
+            by_inter.then(by_overhead).then_with(|| a.node.cmp(&b.node))
+        });
+        unmeasured.truncate(agreed.named as usize);
         sum.odd.truncate(agreed.named as usize);
         sum
     }
 
     /// Processors of the members that do not leave.
     pub fn staying(&self) -> Processors {
-        let idle = self.idle.processors;
-        [self.counted, self.joining, self.silent, idle, self.serving].into_iter().sum()
+        let unmeasured = self.unmeasured.processors;
+        [self.counted, self.joining, self.silent, unmeasured, self.serving].into_iter().sum()
     }
 
     /// The aggregate with all speeds in another unit: `factor` is the value of the old unit in the
-    /// new one. Without a factor, the speeds are unknown, and the counted processors are yet to be
-    /// measured.
+    /// new one. Without a factor, the counted processors are unmeasured.
     #[must_use]
     pub fn in_unit(&self, factor: Option<f64>) -> Self {
         let factor = factor.filter(|&factor| is_rate(factor));
         let Some(factor) = factor else {
-            let n = f64::from(self.counted);
-            let mut joining_working = self.joining_working.clone();
-            joining_working.add((n - self.overhead.value()).max(0.0));
+            let mut unmeasured = self.unmeasured.clone();
+            unmeasured.processors = unmeasured.processors.saturating_add(self.counted);
+            unmeasured.overhead.merge(&self.overhead);
+            unmeasured.intra.merge(&self.intra);
+            unmeasured.inter.merge(&self.inter);
             return Self {
-                joining: self.joining.saturating_add(self.counted),
-                joining_working,
+                joining: self.joining,
+                joining_working: self.joining_working.clone(),
                 leaving: self.leaving,
                 silent: self.silent,
-                idle: self.idle.clone(),
+                unmeasured,
                 serving: self.serving,
                 uplink: self.uplink,
                 odd: self.odd.clone(),
@@ -515,29 +538,39 @@ impl ClusterAggregate {
         }
     }
 
-    /// Counts idle processors as processors of this speed.
-    fn presume(&mut self, speed: f64, named: u32) {
-        let IdleWorkers { processors, overhead, intra, inter, named: idle } =
-            std::mem::take(&mut self.idle);
+    /// Counts unmeasured processors as joining.
+    fn join_unmeasured(&mut self) {
+        let UnmeasuredWorkers { processors, overhead, .. } = std::mem::take(&mut self.unmeasured);
+        self.joining = self.joining.saturating_add(processors);
+        self.joining_working.add((f64::from(processors) - overhead.value()).max(0.0));
+    }
+
+    /// Counts unmeasured processors as processors of this speed.
+    fn presume(&mut self, speed: f64, most: u32) {
+        let UnmeasuredWorkers { processors, overhead, intra, inter, named: workers } =
+            std::mem::take(&mut self.unmeasured);
         self.presumed = processors;
         self.counted = self.counted.saturating_add(processors);
-        // Their work in the rest of the period is unknown too, so their useful work stays 0.
         self.speed.add_times(speed, processors.get());
+        self.useful.add(speed * (f64::from(processors) - overhead.value()).max(0.0));
         let own = [&mut self.overhead, &mut self.intra, &mut self.inter];
         own.into_iter().zip([&overhead, &intra, &inter]).for_each(|(sum, part)| sum.merge(part));
         let fastest = FastestWorker { speed_error: 1.0, ..FastestWorker::default() };
         self.fastest.replace(&mut self.max_speed, fastest, speed);
-        let presumed = |IdleWorker { node, processors, inter }| RatedWorker {
+        let presumed = |UnmeasuredWorker { node, processors, overhead, inter }| RatedWorker {
             node,
             processors,
             speed: speed * f64::from(processors),
             speed_error: 1.0,
-            overhead: 1.0,
+            overhead,
             inter,
         };
-        // No counted worker does less, so they precede the worst.
+        // No counted worker does less than an idle one, so these precede the worst.
+        let (idle, busy): (Vec<_>, Vec<_>) =
+            workers.into_iter().partition(|worker| worker.overhead >= UnmeasuredWorkers::IDLE_FROM);
         self.worst.splice(0..0, idle.into_iter().map(presumed));
-        self.worst.truncate(named as usize);
+        self.worst.extend(busy.into_iter().map(presumed));
+        self.worst.truncate(most as usize);
     }
 
     /// Counts the processors of the job's master as the mean of these counted ones.
@@ -596,7 +629,7 @@ impl ClusterAggregate {
             && self.joining_working.is_sound()
             && at_most(&self.joining_working, f64::from(self.joining))
             && self.worst.iter().chain(&self.best).all(RatedWorker::is_sound)
-            && self.idle.is_sound()
+            && self.unmeasured.is_sound()
             && link.iter().flatten().all(|rate| *rate >= 0.0 && rate.is_finite())
     }
 }
@@ -699,26 +732,27 @@ impl JobAggregate {
     }
 }
 
-/// Counts idle processors with their cluster's mean speed, else with the job's mean speed. Counts
-/// the master's processors as the mean of its cluster's others, else of the job's: the efficiency
+/// Counts unmeasured processors with their cluster's mean speed, else with the job's mean speed.
+/// Where no speed is known, they count as joining. Counts the master's processors as the mean of its cluster's others, else of the job's: the efficiency
 /// is that of the workers, while sizes include the master.
 ///
-/// Absent if no speed is known, or if no worker is idle and no master serves.
+/// Absent if all are measured and no master serves.
 pub(super) fn presumed(
     clusters: &BTreeMap<ClusterId, ClusterAggregate>,
     named: u32,
 ) -> Option<BTreeMap<ClusterId, ClusterAggregate>> {
-    let idle = |c: &ClusterAggregate| !c.idle.processors.is_zero() && c.is_sound();
+    let is_unmeasured = |c: &ClusterAggregate| !c.unmeasured.processors.is_zero() && c.is_sound();
     let serves = |c: &ClusterAggregate| !c.serving.is_zero() && c.is_sound();
-    if !clusters.values().any(|c| idle(c) || serves(c)) {
+    if !clusters.values().any(|c| is_unmeasured(c) || serves(c)) {
         return None;
     }
     let mean = JobAggregate::of(clusters.values().filter(|c| c.is_sound())).mean_speed();
-    if !SPEEDS.contains(&mean) {
-        return None;
-    }
     let mut all = clusters.clone();
-    for cluster in all.values_mut().filter(|c| idle(c)) {
+    if !SPEEDS.contains(&mean) {
+        all.values_mut().filter(|c| c.is_sound()).for_each(ClusterAggregate::join_unmeasured);
+        return Some(all);
+    }
+    for cluster in all.values_mut().filter(|c| is_unmeasured(c)) {
         let own = cluster.mean_speed().filter(|speed| SPEEDS.contains(speed));
         cluster.presume(own.unwrap_or(mean), named);
     }

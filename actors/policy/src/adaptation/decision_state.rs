@@ -9,13 +9,18 @@ use springtide_base::processors::Processors;
 use super::aggregate::{ClusterAggregate, JobAggregate, RatedWorker, believed};
 use super::decision::{AdaptationAction, Flag, Prediction, SchedulerRequest};
 use super::links::LinkRanking;
-use super::memory::{Aim, Measured, Memory, QuarantineEntry, QuarantineSubject, Term, Trial};
+use super::memory::{
+    Aim, Iterations, Measured, Memory, QuarantineEntry, QuarantineSubject, Term, Trial,
+};
 use super::reason::{Reason, RootMoveReason};
 use super::settings::AdaptationSettings;
 use super::snapshot::{Snapshot, is_rate};
 
 /// Maximum wait for a whole iteration, in iterations of the usual length.
 const PATIENCE: u32 = 3;
+
+/// Multiple of the usual length from which an iteration is overdue.
+const OVERDUE: f64 = 2.0;
 
 /// An uplink counts as equally wide if the other carries at most this multiple. Passive
 /// measurements are no more precise.
@@ -217,7 +222,17 @@ impl<'a> DecisionState<'a> {
             ..
         } = &self.memory;
         let come_round = iterations.is_none_or(|known| known.done >= *whole_from);
-        !self.is_before_first_iteration() && (*span <= 1 || come_round || tick >= whole_at)
+        let whole = *span <= 1 || come_round || tick >= whole_at;
+        whole && !self.is_before_first_iteration() && !self.is_iteration_overdue()
+    }
+
+    /// Whether the current iteration lasts far longer than the last ones. Then measurements cover a
+    /// part of it only, in which all may wait for something.
+    fn is_iteration_overdue(&self) -> bool {
+        let Some(Iterations { at_s, length_s: Some(length_s), .. }) = self.memory.iterations else {
+            return false;
+        };
+        self.memory.clock_s - at_s > OVERDUE * length_s.max(self.snapshot.period_s)
     }
 
     /// Limits a wait to the periods that settling takes, but at least to one iteration.

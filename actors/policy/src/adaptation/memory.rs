@@ -20,9 +20,6 @@ use super::worker::SPAN_MAX;
 /// Maximum entries of the quarantine list. The entries with the earliest end are dropped first.
 pub const QUARANTINE_MAX: usize = 256;
 
-/// Maximum periods over which overheads are averaged in iterations without distinct phases.
-const HOMOGENEOUS_MAX: u32 = 32;
-
 /// Maximum wait for the end of an iteration, in iterations of the usual length.
 const ITERATIONS_MAX: f64 = 3.0;
 
@@ -496,12 +493,6 @@ impl Memory {
         }
     }
 
-    /// Maximum periods over which overheads are averaged. Steps that all processors take together
-    /// consist of very different phases, so they count as a whole.
-    pub(super) fn span_max(&self) -> u32 {
-        if self.synchronous { SPAN_MAX } else { HOMOGENEOUS_MAX }
-    }
-
     /// Periods over which overheads are averaged: an iteration, or the part of a synchronous job's
     /// first step that is over.
     pub(super) fn averaged_periods(&self, settings: &AdaptationSettings) -> u32 {
@@ -509,7 +500,7 @@ impl Memory {
         let first = first.filter(|_| self.synchronous);
         let passed = first.map_or(0.0, |_| self.clock_s / settings.period_s);
         // The cast saturates.
-        self.span.max((passed as u32).min(self.span_max()))
+        self.span.max((passed as u32).min(SPAN_MAX))
     }
 
     /// Periods since the start of the last whole iteration; zero for a job without iterations. A

@@ -144,8 +144,8 @@ mod tests_traps;
 use std::collections::BTreeSet;
 
 pub use aggregate::{
-    ClusterAggregate, FastestWorker, IdleWorker, IdleWorkers, JobAggregate, RatedWorker,
-    SharedParameters, Uplink,
+    ClusterAggregate, FastestWorker, JobAggregate, RatedWorker, SharedParameters, UnmeasuredWorker,
+    UnmeasuredWorkers, Uplink,
 };
 pub use decision::{AdaptationAction, Decision, Flag, Prediction, RemovalCause, SchedulerRequest};
 pub use explain::{

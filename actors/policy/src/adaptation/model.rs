@@ -464,7 +464,7 @@ pub fn check(inputs: &Inputs, decision: &Decision) {
         .flat_map(|c| {
             let measured =
                 c.worst.iter().chain(&c.best).map(|named| (&named.node, named.processors));
-            measured.chain(c.idle.named.iter().map(|idle| (&idle.node, idle.processors)))
+            measured.chain(c.unmeasured.named.iter().map(|idle| (&idle.node, idle.processors)))
         })
         .collect();
     let mut gone = Processors::ZERO;
@@ -504,8 +504,9 @@ pub fn check(inputs: &Inputs, decision: &Decision) {
                 let others =
                     snapshot.clusters.iter().filter(|(id, c)| *id != cluster && c.is_sound());
                 // Workers that have reported but never worked count as waiting.
-                let some =
-                    others.map(|(_, c)| c.counted.max(c.idle.processors)).any(|n| !n.is_zero());
+                let some = others
+                    .map(|(_, c)| c.counted.max(c.unmeasured.processors))
+                    .any(|n| !n.is_zero());
                 assert!(some, "the last cluster goes");
                 gone = snapshot.clusters[cluster].staying().saturating_add(gone);
             }

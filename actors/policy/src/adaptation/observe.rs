@@ -11,6 +11,7 @@ use super::memory::{
 };
 use super::reason::{QuarantineEndReason, Reason};
 use super::snapshot::{Crash, JobProgress};
+use super::worker::SPAN_MAX;
 
 /// Change of efficiency at which a size that did not help may be tried again early.
 const CHANGED: f64 = 0.1;
@@ -94,7 +95,7 @@ fn iterations(turn: &mut DecisionState<'_>) {
     let length = memory.iterations.and_then(|known| known.length_s);
     let periods = length.map_or(1.0, |length| length / turn.snapshot.period_s);
     // The cast saturates; `validate` refuses a period that is not a positive number.
-    let span = (periods.ceil() as u32).clamp(1, memory.span_max());
+    let span = (periods.ceil() as u32).clamp(1, SPAN_MAX);
     // Between one and two periods, the span decides whether a period covers an iteration. In longer
     // spans a difference of one is insignificant.
     let other = match memory.span {

@@ -169,14 +169,18 @@ fn workers_without_work_count_as_waiting() {
     });
     let decision = case.decide();
     assert_eq!(cluster_removed(&decision), Some("b"), "{}", text(&decision));
-    // A worker that is busy but has not completed a task is about to be measured.
+    // A worker that is busy but has not completed a task counts with the work of its time.
     let mut case = PolicyTestJob::of(&groups);
     case.each(|w| {
         if w.overhead == 1.0 {
             (w.speed, w.overhead, w.overhead_inter) = (None, 0.5, 0.1);
         }
     });
-    assert_eq!(case.decide().processors, 10.into());
+    let decision = case.decide();
+    assert_eq!(
+        (decision.processors.get(), decision.efficiency.map(|e| (e * 1000.0).round())),
+        (20, Some(725.0))
+    );
     // Where no speed is known, none is presumed.
     case.each(|w| (w.speed, w.overhead) = (None, 1.0));
     assert_eq!(case.decide().efficiency, None);
