@@ -14,11 +14,13 @@
 //!    (the paper's sum from 0 to n is a slip, B6.3). A processor is a compute thread of a worker.
 //!    Speeds are relative to the fastest *present* processor. All sizes, bounds, requests and
 //!    offers count processors. A node whose number is unknown counts as one processor. Sums are
-//!    exact, so the sum over clusters equals the flat formula. A worker that reports but has not
-//!    worked yet counts as idle, with its cluster's mean speed. For a job that reports its
-//!    iterations, overheads are means over one iteration, since the phases of an iteration differ.
-//!    Judgements wait for a whole iteration. Until the first one ends, the job grows at most once
-//!    and does not shrink.
+//!    exact, so the sum over clusters equals the flat formula. A worker that reports but has no
+//!    measured speed counts with its cluster's mean speed. So does a processor that the master of
+//!    other workers occupies, with the mean of all else too: it is not there to compute. Speeds of
+//!    different units are never mixed. For a job that reports its iterations, overheads are means
+//!    over one iteration, since the phases of an iteration differ. Judgements wait for a whole
+//!    iteration, and the size stays while one is overdue. Until the first one ends, the job grows
+//!    at most once and does not shrink.
 //! 2. Workers in their grace period, leaving workers (both B6.7) and workers that are silent for
 //!    too long do not count. A recent last report replaces a missing one (the paper, 3.2).
 //! 3. An implausible report counts as a missing one and is flagged. A cluster whose numbers
@@ -38,7 +40,8 @@
 //!    useful capacity stayed the same. The size is rounded down and at most doubles. Processors
 //!    under way count: those joining, and those requested according to the *scheduler* (lost
 //!    requests are repeated, C23, C29). If one more node would leave the band, the job does not
-//!    grow: small jobs would oscillate.
+//!    grow: small jobs would oscillate. Before any speed is measured, a job grows if its processors
+//!    are busy: in the first period, for most. A request that nothing free can meet stays.
 //! 7. Below Emin: the job shrinks by the same formula, at most to half. It shrinks only after
 //!    several bad periods in a row (C21, C22). Outstanding requests are withdrawn first: one
 //!    decision never both grows and shrinks (C21).
@@ -70,9 +73,11 @@
 //!     with about equal badness, the smallest is removed first.
 //! 12. A whole cluster is removed after one bad period in either of two cases. Its mean
 //!     inter-cluster overhead is above the threshold and exceptional, or its link is measured to be
-//!     the bottleneck. Only one cluster is removed at a time, since its link makes other clusters
+//!     the bottleneck. In a synchronous job no overhead is exceptional, since the fastest processes
+//!     wait longest. Only one cluster is removed at a time, since its link makes other clusters
 //!     wait too (C34). If another cluster behind a far narrower link is no more productive than the
-//!     exceptional one, that one is removed instead. As in the paper, this happens only below Emin.
+//!     exceptional one, that one is removed instead. As in the paper, this happens only below Emin,
+//!     and it does not wait for the verdict on another action.
 //! 13. The root's node is never simply removed (B6.9). The root first moves to a node of another
 //!     cluster, chosen by speed and by the bandwidth of the cluster's uplink. If the root's node is
 //!     healthy, another node is removed instead. The root also moves if another party asked its
@@ -81,12 +86,15 @@
 //!     no leaving node is a target of any action (C25, C26). A planned leave is no crash (C28).
 //!
 //! **Learning**
-//! 15. Each action predicts efficiency and useful speed. The prediction is compared with settled
+//! 15. A change of size waits for the verdict on the last one, as far as the verdict's wait is
+//!     bounded. Slow nodes and bad links are removed earlier. Replacements are judged together with
+//!     the removal before them. Each action predicts efficiency and useful speed. The prediction is compared with settled
 //!     periods, by *useful speed*: efficiency jumps when the fastest node joins or leaves (B6.3). A
 //!     removal whose work no other node took over is undone: its quarantine and requirements are
 //!     revoked, and the badness term that chose it loses weight (B6.4). Growth without gain is not
-//!     repeated, and harmful growth is undone. Both are tried again after a delay (doubling,
-//!     capped) or when efficiency shows that conditions have changed.
+//!     repeated, and harmful growth is undone. The former is tried again after a delay (doubling,
+//!     capped). What was undone is repeated only when efficiency shows that conditions have
+//!     changed, or when the removed subject is clearly worse than at its removal.
 //! 16. The minimum bandwidth rises above that of a cluster removed for its link, but never above a
 //!     bandwidth that suffices elsewhere. It falls when such a cluster is back and performs well.
 //!     The minimum speed rises likewise, but never above the limit at which a node is slow. Both
@@ -140,6 +148,8 @@ mod tests_scenarios;
 mod tests_tables;
 #[cfg(test)]
 mod tests_traps;
+#[cfg(test)]
+mod tests_verdicts;
 
 use std::collections::BTreeSet;
 
