@@ -442,6 +442,7 @@ impl ClusterCoordinator {
             overhead_intra: intra,
             overhead_inter: inter,
             serving: measure.times.serving_ns as f64 / measure.times.total_ns().max(1) as f64,
+            has_worked: false,
             age: 0,
             joined: u32::try_from(report.seq.saturating_sub(1)).unwrap_or(u32::MAX),
             leaving: false,

@@ -37,7 +37,7 @@ use super::memory::Memory;
 use super::number::{ExactSum, Float, float, maybe_float};
 use super::settings::{AdaptationSettings, Weights};
 use super::snapshot::is_rate;
-use super::worker::{Field, ImplausibleValue, SPEEDS, WorkerStats};
+use super::worker::{Field, IDLE_FROM, ImplausibleValue, SPEEDS, WorkerStats};
 
 fn one_processor() -> Processors {
     Processors::ONE
@@ -219,9 +219,6 @@ fn is_one(value: &f64) -> bool {
 }
 
 impl UnmeasuredWorkers {
-    /// Minimum overhead of an idle worker.
-    const IDLE_FROM: f64 = 0.9;
-
     fn add(&mut self, worker: &WorkerStats) {
         let processors = worker.processors();
         self.processors = self.processors.saturating_add(processors);
@@ -415,14 +412,10 @@ impl ClusterAggregate {
                 add(&mut sum.silent);
             } else if worker.serves() {
                 add(&mut sum.serving);
+            } else if worker.is_unused() && worker.joined < agreed.idle_grace {
+                join(&mut sum);
             } else if worker.speed.is_none() {
-                let waits_wide = worker.overhead_inter >= worker.overhead / 2.0;
-                let is_new = worker.joined < agreed.idle_grace && !waits_wide;
-                if worker.overhead >= UnmeasuredWorkers::IDLE_FROM && is_new {
-                    join(&mut sum);
-                } else {
-                    sum.unmeasured.add(&worker);
-                }
+                sum.unmeasured.add(&worker);
             } else {
                 counted.push(worker);
             }
@@ -567,7 +560,7 @@ impl ClusterAggregate {
         };
         // No counted worker does less than an idle one, so these precede the worst.
         let (idle, busy): (Vec<_>, Vec<_>) =
-            workers.into_iter().partition(|worker| worker.overhead >= UnmeasuredWorkers::IDLE_FROM);
+            workers.into_iter().partition(|worker| worker.overhead >= IDLE_FROM);
         self.worst.splice(0..0, idle.into_iter().map(presumed));
         self.worst.extend(busy.into_iter().map(presumed));
         self.worst.truncate(most as usize);

@@ -74,7 +74,10 @@ pub(super) fn before_measurement(turn: &mut DecisionState<'_>) -> bool {
     }
     turn.memory.grew_before_first_iteration |= iterates;
     turn.add_reason(Reason::Busy { working, processors: n });
-    add_request(turn, count, count, Aim::Grow, None);
+    let most = average_parallelism(n, working)
+        .map_or(Processors::MAX, |parallelism| size_at(parallelism, turn.settings.e_min));
+    let most = most.saturating_sub(turn.expected).clamp(count, room);
+    add_request(turn, count, most, Aim::Grow, None);
     // There is no measurement to compare a prediction with.
     turn.cool_down();
     true
@@ -224,8 +227,20 @@ pub(super) fn withdraw(turn: &mut DecisionState<'_>, unmet: bool) {
 fn parallelism(turn: &DecisionState<'_>) -> (Option<f64>, f64) {
     let all = &turn.all;
     let busy = (all.useful / all.speed).clamp(0.0, 1.0);
-    let parallelism = busy * (f64::from(all.counted) - 1.0) / (1.0 - busy);
-    (Some(parallelism).filter(|a| *a > 0.0 && a.is_finite()), busy)
+    (average_parallelism(all.counted, busy), busy)
+}
+
+/// Average parallelism of a job whose `n` processors are busy for this fraction of the time.
+fn average_parallelism(n: Processors, busy: f64) -> Option<f64> {
+    let parallelism = busy * (f64::from(n) - 1.0) / (1.0 - busy);
+    Some(parallelism).filter(|a| *a > 0.0 && a.is_finite())
+}
+
+/// Greatest size at which processors are busy for at least this fraction of the time.
+fn size_at(parallelism: f64, busy: f64) -> Processors {
+    let most = parallelism / busy - parallelism + 1.0;
+    // The cast saturates.
+    Processors((most + ROUNDING).floor().max(0.0) as u32)
 }
 
 /// Greatest size at which the predicted efficiency is at least Emin. Without a known limit of
@@ -234,9 +249,7 @@ fn usable(turn: &DecisionState<'_>) -> Processors {
     let (Some(parallelism), _) = parallelism(turn) else { return Processors::MAX };
     // Efficiency is the busy fraction, weighted by the speeds.
     let least = turn.settings.e_min * turn.all.max_speed / turn.all.mean_speed();
-    let most = parallelism / least - parallelism + 1.0;
-    // The cast saturates.
-    Processors((most + ROUNDING).floor().max(0.0) as u32)
+    size_at(parallelism, least)
 }
 
 /// Predicts the effect of `count` more processors of mean speed.

@@ -20,9 +20,6 @@ use super::worker::SPAN_MAX;
 /// Maximum entries of the quarantine list. The entries with the earliest end are dropped first.
 pub const QUARANTINE_MAX: usize = 256;
 
-/// Maximum wait for the end of an iteration, in iterations of the usual length.
-const ITERATIONS_MAX: f64 = 3.0;
-
 /// A node or a whole cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -503,19 +500,17 @@ impl Memory {
         self.span.max((passed as u32).min(SPAN_MAX))
     }
 
-    /// Periods since the start of the last whole iteration; zero for a job without iterations. A
-    /// worker that joined later may have had no chance to work.
-    ///
-    /// Bounded by a multiple of the usual length, in case an iteration never ends.
+    /// Periods for which a process of a synchronous job may have had no chance to work: two steps.
+    /// It starts in one step, and takes part from the one after the next on. Zero for other jobs.
     pub(super) fn idle_grace(&self, settings: &AdaptationSettings) -> u32 {
-        let Some(Iterations { at_s, length_s, .. }) = self.iterations else { return 0 };
-        let since_s = (self.clock_s - at_s).max(0.0);
-        let whole_s = match length_s {
-            Some(length_s) => length_s + since_s.min(ITERATIONS_MAX * length_s),
-            None => since_s,
+        let Some(Iterations { at_s, length_s, .. }) = self.iterations.filter(|_| self.synchronous)
+        else {
+            return 0;
         };
+        let since_s = (self.clock_s - at_s).max(0.0);
+        let steps_s = length_s.map_or(since_s, |length_s| 2.0 * length_s + since_s.min(length_s));
         // The cast saturates. The report of this period is still to come.
-        ((whole_s / settings.period_s).ceil() as u32).saturating_add(1)
+        ((steps_s / settings.period_s).ceil() as u32).saturating_add(1)
     }
 
     /// Returns the newer of two copies, by epoch, then period, then observations.

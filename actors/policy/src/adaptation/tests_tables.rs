@@ -353,7 +353,7 @@ fn implausible_reports_are_clamped_flagged_and_ignored() {
         let counted = history.close_period(1).unwrap();
         if field.is_some() {
             assert!(odd.unwrap().to_string().contains("is used instead"));
-            let last = WorkerStats { age: 1, ..sane.clone() };
+            let last = WorkerStats { age: 1, has_worked: true, ..sane.clone() };
             assert_eq!(counted, last, "row {i}: the last report is used");
         }
         assert!((0.0..=1.0).contains(&counted.overhead));

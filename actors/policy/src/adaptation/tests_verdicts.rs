@@ -176,20 +176,23 @@ fn the_size_stays_while_an_iteration_is_overdue() {
 fn a_new_process_of_a_long_step_counts_as_joining() {
     let progress = |done| Some(JobProgress { done, total: Some(9) });
     let mut case = PolicyTestJob::even(8, 0.9);
+    case.snapshot.synchronous = true;
     for step in 0..3 {
         case.snapshot.progress = progress(step);
         (0..10).for_each(|_| drop(case.decide()));
     }
     let idle = |w: &mut WorkerStats, joined| (w.speed, w.overhead, w.joined) = (None, 1.0, joined);
     idle(case.worker("a0"), 8);
-    case.snapshot.root = None;
+    // A benchmark is no work of the job.
+    idle(case.worker("a1"), 8);
+    case.worker("a1").speed = Some(1.0);
     case.aggregate();
-    assert_eq!(case.snapshot.clusters[&"a".into()].joining, 1.into());
-    // After a whole step without work it is idle.
+    assert_eq!(case.snapshot.clusters[&"a".into()].joining, 2.into());
+    // After whole steps without work it is idle.
     idle(case.worker("a0"), 40);
     case.aggregate();
     let aggregate = &case.snapshot.clusters[&"a".into()];
-    assert_eq!((aggregate.joining, aggregate.unmeasured.processors), (0.into(), 1.into()));
+    assert_eq!((aggregate.joining, aggregate.unmeasured.processors), (1.into(), 1.into()));
 }
 
 #[test]

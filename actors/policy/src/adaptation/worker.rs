@@ -26,6 +26,9 @@ const WINDOWS: usize = 8;
 /// Maximum periods over which overheads are averaged.
 pub(super) const SPAN_MAX: u32 = 4096;
 
+/// Minimum overhead of an idle worker.
+pub(super) const IDLE_FROM: f64 = 0.9;
+
 /// Maximum parts in which the averaged periods are kept.
 const PARTS_MAX: u32 = 32;
 
@@ -82,6 +85,9 @@ pub struct WorkerStats {
     /// are fractions of the rest.
     #[serde(with = "float")]
     pub serving: f64,
+    /// Whether the worker has worked in some period so far.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub has_worked: bool,
     /// Age of these numbers in periods; 0 is this period.
     pub age: u32,
     /// Whole periods since the node joined the job.
@@ -103,6 +109,7 @@ impl Default for WorkerStats {
             overhead_intra: 0.0,
             overhead_inter: 0.0,
             serving: 0.0,
+            has_worked: false,
             age: 0,
             joined: 0,
             leaving: false,
@@ -204,6 +211,12 @@ impl WorkerStats {
         Processors::of_node(self.threads)
     }
 
+    /// Whether the worker has had no work so far, and does not wait for another cluster.
+    pub(super) fn is_unused(&self) -> bool {
+        let waits_wide = self.overhead_inter >= self.overhead / 2.0;
+        !self.has_worked && self.overhead >= IDLE_FROM && !waits_wide
+    }
+
     /// Whether the job's master occupies all of its processors, and waits for workers more than it
     /// works.
     pub(super) fn serves(&self) -> bool {
@@ -249,6 +262,7 @@ pub struct WorkerHistory {
     /// Mean overheads of the last windows, the newest last, and the periods in a window.
     windows: (u32, VecDeque<f64>),
     best_speed: Option<f64>,
+    has_worked: bool,
     /// Whether a valid report arrived in the current period.
     fresh: bool,
 }
@@ -377,7 +391,8 @@ impl WorkerHistory {
         let WorkerStats { overhead, overhead_intra, overhead_inter, serving, .. } = *last;
         let time = 1.0 - serving;
         let overheads = [overhead, overhead_intra, overhead_inter].map(|share| share * time);
-        let mut counted = last.clone();
+        self.has_worked |= overhead < IDLE_FROM;
+        let mut counted = WorkerStats { has_worked: self.has_worked, ..last.clone() };
         let span = span.clamp(1, SPAN_MAX);
         let mean = self.add_period(PeriodSums { periods: 1, time, overheads }, span);
         let share = |sum: f64| if mean.time > 0.0 { (sum / mean.time).min(1.0) } else { 0.0 };
