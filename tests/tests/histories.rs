@@ -139,9 +139,9 @@ fn a_node_that_returns_is_a_new_incarnation() {
         let again = |node: &str, after| Fault::KillAgain(node.into(), millis(after));
         let mut history = quiet(seed, &[3, 3]);
         // The last messages of an incarnation often arrive after the first one of the next.
-        let far = LinkProfile::default().delay(millis(500)).jitter(millis(500)).reorder(true);
+        let far = LinkProfile::default().delay(millis(800)).jitter(millis(1200)).reorder(true);
         history.layout.network.between = far;
-        for n in 0..6 {
+        for n in 0..12 {
             let node = ["c1-2", "c0-2", "c1-3"][n as usize % 3];
             history = history.at(1000 + 900 * n, again(node, 40 * n));
         }

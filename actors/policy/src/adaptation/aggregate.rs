@@ -726,10 +726,11 @@ impl JobAggregate {
 }
 
 /// Counts unmeasured processors with their cluster's mean speed, else with the job's mean speed.
-/// Where no speed is known, they count as joining. Counts the master's processors as the mean of its cluster's others, else of the job's: the efficiency
-/// is that of the workers, while sizes include the master.
+/// Where no speed is known, they count as joining.
 ///
-/// Absent if all are measured and no master serves.
+/// Counts the master's processors as the mean of its cluster's others, else of the job's. So the
+/// efficiency is that of the workers, while sizes include the master. Absent if all are measured
+/// and no master serves.
 pub(super) fn presumed(
     clusters: &BTreeMap<ClusterId, ClusterAggregate>,
     named: u32,

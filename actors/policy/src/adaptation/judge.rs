@@ -40,8 +40,8 @@ pub(super) fn judge(turn: &mut DecisionState<'_>) {
         trial.efficiency += now.efficiency;
         trial.useful += now.useful;
     }
-    // Each settled period covers an iteration, so a few are enough. One is, where growth reached
-    // its prediction by far: the job may go on growing.
+    // Each settled period covers an iteration, so a few are enough. Where growth has clearly
+    // gained, one is enough, so that the job may continue to grow.
     let enough = turn.settings.settling(turn.settings.check_periods);
     let clear = trial.seen == 1 && settled && trial.aim == Aim::Grow && has_gained(turn, &trial);
     if trial.seen >= enough || clear {

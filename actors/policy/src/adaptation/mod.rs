@@ -88,13 +88,14 @@
 //! **Learning**
 //! 15. A change of size waits for the verdict on the last one, as far as the verdict's wait is
 //!     bounded. Slow nodes and bad links are removed earlier. Replacements are judged together with
-//!     the removal before them. Each action predicts efficiency and useful speed. The prediction is compared with settled
-//!     periods, by *useful speed*: efficiency jumps when the fastest node joins or leaves (B6.3). A
-//!     removal whose work no other node took over is undone: its quarantine and requirements are
-//!     revoked, and the badness term that chose it loses weight (B6.4). Growth without gain is not
-//!     repeated, and harmful growth is undone. The former is tried again after a delay (doubling,
-//!     capped). What was undone is repeated only when efficiency shows that conditions have
-//!     changed, or when the removed subject is clearly worse than at its removal.
+//!     the removal before them. Each action predicts efficiency and useful speed. The prediction is
+//!     compared with settled periods, by *useful speed*: efficiency jumps when the fastest node
+//!     joins or leaves (B6.3). A removal whose work no other node took over is undone: its
+//!     quarantine and requirements are revoked, and the badness term that chose it loses weight
+//!     (B6.4). Growth without gain is not repeated, and harmful growth is undone. The former is
+//!     tried again after a delay (doubling, capped). What was undone is repeated only when
+//!     efficiency shows that conditions have changed, or when the removed subject is clearly worse
+//!     than at its removal.
 //! 16. The minimum bandwidth rises above that of a cluster removed for its link, but never above a
 //!     bandwidth that suffices elsewhere. It falls when such a cluster is back and performs well.
 //!     The minimum speed rises likewise, but never above the limit at which a node is slow. Both

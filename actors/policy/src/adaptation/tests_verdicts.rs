@@ -232,7 +232,7 @@ fn a_memory_is_converted_to_a_new_unit_or_forgets_speeds() {
     converted.change_unit(Some(4.0));
     assert_eq!(converted.max_speed, before.max_speed.map(|speed| 4.0 * speed));
     assert_eq!(converted.quarantine[0].measured, Some(0.4));
-    let now = converted.trial.clone().expect("it goes on");
+    let now = converted.trial.clone().expect("it is kept");
     assert_eq!((now.lost, now.before.useful), (4.0 * trial.lost, 4.0 * trial.before.useful));
     assert_eq!(now.before.efficiency, trial.before.efficiency);
     converted.change_unit(Some(0.25));

@@ -355,8 +355,8 @@ impl WorkerHistory {
         scatter.min((overhead * (1.0 - overhead)).max(0.0).sqrt())
     }
 
-    /// Adds a period, and returns the sums over the last `span` periods, as far as there are reports.
-    /// In long spans, the oldest part may exceed the span.
+    /// Adds a period, and returns the sums over the last `span` periods, as far as there are
+    /// reports. In long spans, the oldest part may exceed the span.
     fn add_period(&mut self, period: PeriodSums, span: u32) -> PeriodSums {
         let length = span.div_ceil(PARTS_MAX);
         match self.recent.back_mut().filter(|part| part.periods < length) {
