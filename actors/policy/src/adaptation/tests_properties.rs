@@ -260,7 +260,7 @@ fn snapshot(
             })
             .collect(),
         offers: step.offers.iter().map(offer).collect(),
-        synchronous: period % 3 == 0,
+        synchronous: period.is_multiple_of(3),
         progress: step.progress.map(|(done, total)| JobProgress { done, total: Some(total) }),
         ordered: step.ordered,
     }
