@@ -571,6 +571,7 @@ impl ClusterAggregate {
         let processors = std::mem::take(&mut self.serving);
         let n = f64::from(others.counted);
         self.counted = self.counted.saturating_add(processors);
+        self.presumed = self.presumed.saturating_add(processors);
         let means = [
             (&mut self.useful, others.useful / n),
             (&mut self.speed, others.speed / n),

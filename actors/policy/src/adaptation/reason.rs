@@ -89,7 +89,7 @@ pub enum Reason {
         leaving: Processors,
         /// Processors without a valid report.
         silent: Processors,
-        /// Counted processors that have not worked yet.
+        /// Counted processors with a presumed speed: unmeasured ones, and those of the master.
         #[serde(default)]
         presumed: Processors,
         /// Standard error of the efficiency.

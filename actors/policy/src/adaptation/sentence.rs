@@ -96,7 +96,7 @@ impl fmt::Display for Reason {
                 write!(f, "weighted average efficiency is {efficiency:.3} over {processors}")?;
                 for (count, what) in [
                     (stale, "with an older report"),
-                    (presumed, "without work so far"),
+                    (presumed, "with a presumed speed"),
                     (joining, "joining, not counted"),
                     (leaving, "leaving, not counted"),
                     (silent, "silent, not counted"),
@@ -135,8 +135,9 @@ impl fmt::Display for Reason {
             ),
             Busy { working, processors } => write!(
                 f,
-                "no speed is measured yet, but {processors} worked {:.0} % of their time",
-                100.0 * working
+                "no speed is measured yet, but {processors} worked {:.0} % of {} time",
+                100.0 * working,
+                if *processors == Processors::ONE { "its" } else { "their" }
             ),
             Implausible { oddity } => oddity.fmt(f),
             SetAside { cluster, why } => {

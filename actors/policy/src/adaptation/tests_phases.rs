@@ -160,7 +160,7 @@ fn workers_without_work_count_as_waiting() {
         (decision.processors.get(), decision.efficiency.map(|e| (e * 1000.0).round())),
         (20, Some(475.0))
     );
-    assert!(says(&decision, "10 without work so far"), "{}", text(&decision));
+    assert!(says(&decision, "10 with a presumed speed"), "{}", text(&decision));
     // The others wait for the tasks of these nodes only.
     case.each(|w| {
         if w.speed.is_some() {
