@@ -328,7 +328,7 @@ pub struct ClusterAggregate {
     /// Processors of workers past their grace without a valid report.
     #[serde(skip_serializing_if = "is_default")]
     pub silent: Processors,
-    /// Workers past their grace that have not worked yet.
+    /// Workers past their grace without a measured speed.
     #[serde(skip_serializing_if = "is_default")]
     #[serde(alias = "idle")]
     pub unmeasured: UnmeasuredWorkers,

@@ -29,14 +29,14 @@ pub(super) fn above(turn: &mut DecisionState<'_>, efficiency: f64) {
     if !turn.covers_iteration() && !free {
         return turn.add_reason(Reason::Partial { first });
     }
-    if !growth.is_zero() && turn.awaits_verdict() {
-        return;
-    }
     if growth.is_zero() {
         if wanted == n {
             turn.add_reason(Reason::BestSize { processors: n });
         }
         renew(turn);
+        return;
+    }
+    if turn.awaits_verdict() {
         return;
     }
     let clock = turn.memory.clock_s;

@@ -214,8 +214,7 @@ fn suspects(turn: &DecisionState<'_>) -> (Vec<Suspect>, Vec<Reason>) {
         let has = turn.snapshot.uplink(id);
         let full = cluster.uplink.used.zip(has).is_some_and(|(used, has)| used >= FULL * has);
         let needs = turn.memory.requirements.min_bandwidth;
-        let stands_out = is_exceptional(inter, others, settings.cluster_exceptional);
-        let exceptional = stands_out && !turn.snapshot.synchronous;
+        let exceptional = is_exceptional(turn, inter, others);
         let quality = 1.0 - inter;
         let who = QuarantineSubject::Cluster((*id).clone());
         if turn.memory.is_acquitted(&who, RemovalCause::Link, quality, settings.better_factor) {
@@ -255,13 +254,16 @@ fn suspects(turn: &DecisionState<'_>) -> (Vec<Suspect>, Vec<Reason>) {
     (suspects, cleared)
 }
 
-/// Whether an inter-cluster overhead stands out against that of the others: it is higher by
-/// `factor`, or leaves less time for work by this factor and is clearly higher.
+/// Whether an inter-cluster overhead stands out against that of the others: it is higher by a
+/// factor, or leaves less time for work by this factor and is clearly higher.
 ///
 /// Where the others wait for most of their time, too, no overhead can exceed theirs by the factor.
-fn is_exceptional(inter: f64, others: f64, factor: f64) -> bool {
+/// In a synchronous job none stands out, since the fastest processes wait longest.
+fn is_exceptional(turn: &DecisionState<'_>, inter: f64, others: f64) -> bool {
+    let factor = turn.settings.cluster_exceptional;
     let leaves_less = factor * (1.0 - inter) <= 1.0 - others;
-    inter >= factor * others || leaves_less && inter - others >= APART
+    let stands_out = inter >= factor * others || leaves_less && inter - others >= APART;
+    stands_out && !turn.snapshot.synchronous
 }
 
 /// Returns the cluster that this one waits for, if that one's link is the thin one.
@@ -346,10 +348,7 @@ fn unlink(turn: &mut DecisionState<'_>, id: ClusterId) {
         turn.add_reason(Reason::AtMinimum { min: least, wanted: goes });
         let missing = least.saturating_sub(turn.expected.saturating_sub(goes));
         // Quarantine makes the replacements come from elsewhere.
-        let bandwidth = turn.snapshot.uplink(&id);
-        let quality = 1.0 - cluster.mean_inter().unwrap_or(0.0);
-        let who = QuarantineSubject::Cluster(id);
-        add_to_quarantine(turn, who, RemovalCause::Link, bandwidth, quality);
+        quarantine_cluster(turn, &id, cluster);
         if !missing.is_zero() {
             grow::ask(turn, missing, Aim::Refill);
         }
@@ -367,10 +366,7 @@ fn unlink(turn: &mut DecisionState<'_>, id: ClusterId) {
     let others = n.saturating_sub(cluster.counted).max(Processors::ONE);
     let first = Capacity { processors: n, speed: healthy / f64::from(others) * f64::from(n) };
     learn_bandwidth(turn, &id);
-    let bandwidth = turn.snapshot.uplink(&id);
-    let quality = 1.0 - cluster.mean_inter().unwrap_or(0.0);
-    let who = QuarantineSubject::Cluster(id.clone());
-    add_to_quarantine(turn, who, RemovalCause::Link, bandwidth, quality);
+    quarantine_cluster(turn, &id, cluster);
     begin_refill(turn, RemovalCause::Link, Some(first));
     turn.actions.push(AdaptationAction::RemoveCluster { cluster: id, cause: RemovalCause::Link });
     turn.start_trial(trial);
@@ -393,6 +389,14 @@ fn learn_bandwidth(turn: &mut DecisionState<'_>, removed: &ClusterId) {
         let (cluster, to) = (Some(removed.clone()), Some(needs));
         turn.add_reason(Reason::Bandwidth { cluster, from, to });
     }
+}
+
+/// Puts a cluster into quarantine for its link.
+fn quarantine_cluster(turn: &mut DecisionState<'_>, id: &ClusterId, cluster: &ClusterAggregate) {
+    let bandwidth = turn.snapshot.uplink(id);
+    let quality = 1.0 - cluster.mean_inter().unwrap_or(0.0);
+    let who = QuarantineSubject::Cluster(id.clone());
+    add_to_quarantine(turn, who, RemovalCause::Link, bandwidth, quality);
 }
 
 fn add_to_quarantine(
@@ -661,9 +665,7 @@ fn candidates(turn: &DecisionState<'_>) -> Vec<RemovalCandidate> {
         let staying = cluster.worst.iter().filter(|w| !turn.snapshot.leaving.contains_key(&w.node));
         for named in staying {
             let certain = is_slow(turn, named);
-            let stands_out =
-                is_exceptional(named.inter, turn.all.inter, settings.cluster_exceptional);
-            let apart = stands_out && !turn.snapshot.synchronous;
+            let apart = is_exceptional(turn, named.inter, turn.all.inter);
             // Another node's overhead may come from waiting for the straggler.
             let clear = slowest.is_none_or(|(slowest, _)| *slowest == named.node);
             let link = named.inter > settings.node_threshold && apart && clear;
