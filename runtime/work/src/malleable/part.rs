@@ -60,6 +60,8 @@ pub(super) enum PointResult {
     Go,
     /// The state was saved. The root gets the whole of it.
     Saved(Option<Whole>),
+    /// The root decides at this point.
+    Decide,
     /// The configuration has changed, and this process is in the new one.
     Changed,
     /// The configuration has changed, and this process is not in the new one.
@@ -143,6 +145,10 @@ impl<'c, P: Program> ComputeProcess<'c, P> {
                         || !self.at.with_process(|local| local.holds(point)).unwrap_or(false);
                     self.at.wait(false, &ready)?;
                 }
+                PointAction::Execute(CollectiveAction::Decide) => {
+                    return checked(&self.at, Ok(PointResult::Decide));
+                }
+                PointAction::Execute(CollectiveAction::Continue) => {}
                 PointAction::Execute(CollectiveAction::Save) => return self.save(),
                 PointAction::Execute(CollectiveAction::Change(next)) => return self.change(next),
             }

@@ -64,7 +64,9 @@ fn compute<P: Program>(
     };
     loop {
         match part.arrive()? {
-            StepResult::Done(PointResult::Saved(_) | PointResult::Changed) => continue,
+            StepResult::Done(
+                PointResult::Saved(_) | PointResult::Changed | PointResult::Decide,
+            ) => continue,
             StepResult::Done(PointResult::Go) => {}
             StepResult::Done(PointResult::Free) | StepResult::Ended => return Ok(()),
         }

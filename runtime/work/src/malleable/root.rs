@@ -88,7 +88,7 @@ fn start<P: Program>(
     let mut root = Root {
         program,
         at: ProcessHandle { cx, post, group, process: 0 },
-        pool: ProcessPool::new(),
+        pool: ProcessPool::with_spares(),
         decided: None,
         decided_at: now,
         release: Vec::new(),
@@ -435,6 +435,7 @@ impl<'c, P: Program> Root<'c, P> {
         // The root's process leaves the previous configuration before it enters this one. Otherwise
         // it would send pieces of state without waiting for room.
         self.at.with_process(|local| local.leave());
+        self.group(|group| (group.begin_decision(), Vec::new()))?;
         let (present, coming) = self.present()?;
         let point = self.saved.as_ref().map_or(0, |saved| saved.point);
         let (plan, layout) = self.decide(&present, point, None)?;
@@ -485,6 +486,15 @@ impl<'c, P: Program> Root<'c, P> {
                 StepResult::Done(PointResult::Changed) => {
                     self.say_size(&part.roster, part.point);
                     self.dismiss_leavers()?;
+                    continue;
+                }
+                StepResult::Done(PointResult::Decide) => {
+                    self.group(|group| (group.done(), Vec::new()))?;
+                    if self.manage(&part)? == NextAction::Stopped {
+                        return Ok(None);
+                    }
+                    // Does nothing if an action has been proposed. The others wait for either.
+                    self.group(|group| ((), group.propose(CollectiveAction::Continue)))?;
                     continue;
                 }
                 // The root is in every configuration.
@@ -557,6 +567,7 @@ impl<'c, P: Program> Root<'c, P> {
     /// Called at the root's points: handles changes of processes, and proposes an action for a
     /// later point.
     fn manage(&mut self, part: &ComputeProcess<'c, P>) -> Result<NextAction, Stop> {
+        self.group(|group| (group.begin_decision(), Vec::new()))?;
         self.reconcile()?;
         if !self.read_group(ProcessGroup::is_settled)? {
             return Ok(NextAction::Continue);

@@ -19,6 +19,10 @@ use super::message::{
 use super::timer::RetryTimer;
 use crate::id::{Incarnation, NodeId, Peer};
 
+/// The shortest step, in seconds, for which processes wait at a point while the root decides. The
+/// wait takes a few round trips.
+const LONG_STEP_S: f64 = 1.0;
+
 /// A message, with its receiver's node and process number.
 pub(crate) type OutgoingMessage = (Peer, u32, ProcessMessage);
 
@@ -88,6 +92,10 @@ pub(crate) struct ProcessGroup {
     answers: Vec<ReceivedAnswer>,
     /// Whether processes came or ended since the root last asked.
     news: bool,
+    /// Whether processes came or leave since the root last decided.
+    undecided: bool,
+    /// Nodes that the program released and that are still members.
+    released: BTreeSet<Peer>,
 }
 
 /// An answer of a process that takes orders.
@@ -195,6 +203,8 @@ impl ProcessGroup {
             takers: BTreeMap::new(),
             answers: Vec::new(),
             news: false,
+            undecided: false,
+            released: BTreeSet::new(),
         }
     }
 
@@ -221,7 +231,7 @@ impl ProcessGroup {
                 if generation == 0 =>
             {
                 *entry = ProcessEntry { peer: Some(peer.clone()), state: ProcessState::Waiting };
-                Vec::new()
+                self.request_decision()
             }
             // It is leaving the previous configuration.
             ProcessState::Waiting if gives => Vec::new(),
@@ -294,6 +304,7 @@ impl ProcessGroup {
         // one.
         let at = change.points.values().copied().max().unwrap_or(point);
         change.agreed = Some(at);
+        let ends = change.deed == CollectiveAction::Continue;
         let before = (roster.size(), roster.layout.clone());
         let mut out: Vec<OutgoingMessage> = roster
             .members
@@ -309,13 +320,16 @@ impl ProcessGroup {
             let givers = givers.map(|giver| giver.process).collect();
             self.install(next, givers);
         }
+        if ends {
+            self.change = None;
+        }
         out
     }
 
     /// Records that a process has its state in this configuration.
-    pub(crate) fn mark_complete(&mut self, process: u32, generation: u32) {
+    pub(crate) fn mark_complete(&mut self, process: u32, generation: u32) -> Vec<OutgoingMessage> {
         let Some(roster) = self.roster.as_ref().filter(|r| r.generation == generation) else {
-            return;
+            return Vec::new();
         };
         if roster.rank_of(process).is_some() {
             self.complete.insert(process);
@@ -323,6 +337,7 @@ impl ProcessGroup {
         if self.complete.len() == roster.members.len() {
             self.givers.clear();
         }
+        self.propose_decision()
     }
 
     /// Records that a process has finished the work after its last step.
@@ -568,6 +583,29 @@ impl ProcessGroup {
         out
     }
 
+    /// Handles the arrival of a process, or an order to its node to leave.
+    ///
+    /// If steps are long, the root decides at the end of the current one. Otherwise it proposes a
+    /// change one step later, and no process waits for its decision.
+    pub(crate) fn request_decision(&mut self) -> Vec<OutgoingMessage> {
+        self.undecided = true;
+        self.propose_decision()
+    }
+
+    fn propose_decision(&mut self) -> Vec<OutgoingMessage> {
+        let is_long = |pace: &StepRate| pace.step_s >= LONG_STEP_S;
+        if self.undecided && (self.paces.is_empty() || self.paces.values().any(is_long)) {
+            self.propose(CollectiveAction::Decide)
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Notes that the root is about to decide on the present processes.
+    pub(crate) fn begin_decision(&mut self) {
+        self.undecided = false;
+    }
+
     /// Ends an agreed action that does not change the configuration.
     pub(crate) fn done(&mut self) {
         self.change.take_if(|change| change.agreed.is_some());
@@ -625,6 +663,15 @@ impl ProcessGroup {
         out
     }
 
+    /// Sets the nodes that the program released and that are still members.
+    pub(crate) fn set_released(&mut self, released: &BTreeSet<Peer>) {
+        self.released.clone_from(released);
+    }
+
+    pub(crate) fn is_released(&self, peer: &Peer) -> bool {
+        self.released.contains(peer)
+    }
+
     /// Forgets the processes that have ended.
     pub(crate) fn remove_ended(&mut self) {
         self.processes.retain(|_, entry| entry.state != ProcessState::Ended);
@@ -673,10 +720,11 @@ impl ProcessGroup {
         self.roster.as_ref()
     }
 
-    /// Whether all have their state, and no action is proposed.
+    /// Whether all have their state, and no change of processes is proposed.
     pub(crate) fn is_settled(&self) -> bool {
         let all = self.roster.as_ref().is_some_and(|r| self.complete.len() == r.members.len());
-        all && self.change.is_none()
+        let deed = self.change.as_ref().map(|change| &change.deed);
+        all && !matches!(deed, Some(CollectiveAction::Change(_)))
     }
 
     /// Whether all have finished the work after the last step.

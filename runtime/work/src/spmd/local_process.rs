@@ -55,6 +55,8 @@ pub(crate) struct LocalProcess {
     change: Option<AnnouncedAction>,
     /// The number of the last proposed change. No change is executed twice.
     proposed: u32,
+    /// Whether the root decides at this point, and its proposal is not yet known.
+    awaits_decision: bool,
     call: Option<Invitation>,
     dismissed: bool,
     /// Messages dropped because their configuration had ended.
@@ -114,18 +116,19 @@ impl LocalProcess {
             self.dropped += 1;
             return None;
         }
-        match &self.change {
+        let named = match &self.change {
             // A repeated proposal.
-            Some(change) if change.number == number => Some(change.named),
-            Some(_) => None,
-            None if number <= self.proposed => None,
-            None => {
-                self.proposed = number;
-                self.change =
-                    Some(AnnouncedAction { number, deed, named: self.next, agreed: None });
-                Some(self.next)
-            }
-        }
+            Some(change) if change.number == number => return Some(change.named),
+            _ if number <= self.proposed => return None,
+            // The root has executed this action, and this process has not arrived there.
+            Some(change) if change.deed.only_waits() => change.agreed.unwrap_or(change.named),
+            Some(_) => return None,
+            None => self.next,
+        };
+        self.proposed = number;
+        self.awaits_decision = false;
+        self.change = Some(AnnouncedAction { number, deed, named, agreed: None });
+        Some(named)
     }
 
     pub(crate) fn agreed(&mut self, number: u32, point: u64) {
@@ -258,6 +261,7 @@ impl LocalProcess {
         self.mailbox.begin(roster.generation);
         self.next = point;
         self.change = None;
+        self.awaits_decision = false;
         self.roster = Some(roster);
     }
 
@@ -267,6 +271,7 @@ impl LocalProcess {
         self.mailbox.begin(self.ended + 1);
         self.roster = None;
         self.change = None;
+        self.awaits_decision = false;
     }
 
     /// Handles the arrival at a point.
@@ -279,6 +284,7 @@ impl LocalProcess {
                 let deed = deed.clone();
                 self.change = None;
                 self.next = point;
+                self.awaits_decision = deed == CollectiveAction::Decide;
                 return PointAction::Execute(deed);
             }
             // It has not passed the point that it named, and holds here.
@@ -293,7 +299,7 @@ impl LocalProcess {
     pub(crate) fn holds(&self, point: u64) -> bool {
         let waits_here =
             |change: &AnnouncedAction| change.agreed.is_none() && change.named <= point;
-        !self.has_ended() && self.change.as_ref().is_some_and(waits_here)
+        !self.has_ended() && self.change.as_ref().map_or(self.awaits_decision, waits_here)
     }
 
     pub(crate) fn mailbox(&mut self) -> &mut Mailbox {

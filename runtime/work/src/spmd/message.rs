@@ -85,6 +85,18 @@ pub(crate) enum CollectiveAction {
     Save,
     /// They redistribute the state over the members of this configuration.
     Change(Configuration),
+    /// The root decides at this point, since processes came or leave. The others wait here for its
+    /// next proposal.
+    Decide,
+    /// They continue: the root decided to change nothing.
+    Continue,
+}
+
+impl CollectiveAction {
+    /// Whether it has no effect but the wait at its point. The next proposal may replace it.
+    pub(crate) fn only_waits(&self) -> bool {
+        matches!(self, Self::Decide | Self::Continue)
+    }
 }
 
 /// A data message between two processes of a configuration.

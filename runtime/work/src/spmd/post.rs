@@ -214,6 +214,17 @@ impl Dispatcher {
         self.with_groups(|state, number| {
             Some(state.groups.get_mut(&number)?.lost(|peer| lost(&members, peer)))
         });
+        self.with_groups(|state, number| {
+            let leaves = |one: &JobMember| one.leaving;
+            let known = |node| state.members.get(node).is_some_and(leaves);
+            let leaving: Vec<&Peer> = members
+                .iter()
+                .filter(|(node, member)| leaves(member) && !known(node))
+                .map(|(_, member)| &member.peer)
+                .collect();
+            let group = state.groups.get_mut(&number)?;
+            leaving.iter().any(|peer| group.counts_on(peer)).then(|| group.request_decision())
+        });
         let mut state = self.state();
         state.members = members;
         state.stay = (view.epoch.0, view.version);
@@ -331,6 +342,36 @@ impl Dispatcher {
         self.state().members.values().cloned().collect()
     }
 
+    /// Whether the root of a group runs here.
+    pub(crate) fn has_groups(&self) -> bool {
+        !self.state().groups.is_empty()
+    }
+
+    /// The nodes that have threads without a process, if a group whose root runs here has unclaimed
+    /// processes.
+    pub(crate) fn nodes_to_call(&self) -> BTreeSet<NodeId> {
+        let state = self.state();
+        let mut nodes = BTreeSet::new();
+        for group in state.groups.values() {
+            let mut running: BTreeMap<&Peer, u32> = BTreeMap::new();
+            let mut unclaimed = false;
+            for (_, peer, process) in group.process_states() {
+                unclaimed |= process == ProcessState::Spawned && peer.is_none();
+                if let Some(peer) = peer.filter(|_| process != ProcessState::Ended) {
+                    *running.entry(peer).or_default() += 1;
+                }
+            }
+            let is_free = |member: &&JobMember| {
+                let count = running.get(&member.peer).copied().unwrap_or_default();
+                let stays = !member.leaving && !group.is_released(&member.peer);
+                member.peer != self.me && stays && count < member.threads
+            };
+            let free = state.members.values().filter(|_| unclaimed).filter(is_free);
+            nodes.extend(free.map(|member| member.peer.node.clone()));
+        }
+        nodes
+    }
+
     /// The number of views so far. A changed number means that the members may have changed.
     pub(crate) fn views(&self) -> u64 {
         self.state().views
@@ -427,8 +468,7 @@ impl PostState {
                 g.reach(process, change, point)
             }
             (ProcessMessage::Whole { process, generation }, Some(g)) => {
-                g.mark_complete(process, generation);
-                Vec::new()
+                g.mark_complete(process, generation)
             }
             (ProcessMessage::Going { process, generation, pace }, Some(g)) => {
                 g.set_pace(process, generation, pace);

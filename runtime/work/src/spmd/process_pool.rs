@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -16,11 +15,10 @@ use super::post::{Dispatcher, JobMember};
 use crate::id::{NodeId, Peer};
 use crate::work::{Context, Spawned, Stop, Task};
 
-/// Delay after which the root announces unclaimed processes to nodes with free threads, and the
-/// interval of later announcements. Without them, many nodes never ask the root: steals to other
-/// clusters are rare, and of fourteen nodes in three clusters eight did not ask.
-const ANNOUNCE_DELAY: Duration = Duration::from_millis(200);
-const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(1);
+/// Bounds of the number of spare processes. Between them there are as many as in the capacity, for
+/// a job seldom grows to more than twice its size at once.
+const SPARES_MIN: usize = 4;
+const SPARES_MAX: usize = 64;
 
 /// The processes that a root has spawned.
 pub(crate) struct ProcessPool<'c, T> {
@@ -37,11 +35,19 @@ pub(crate) struct ProcessPool<'c, T> {
     released: BTreeSet<Peer>,
     /// Threads that could run a process, without the root's.
     pub(crate) capacity: usize,
-    /// The time of the last announcement of unclaimed processes.
-    announced_at: Option<Instant>,
+    /// Whether processes are spawned beyond the capacity, for nodes that join later.
+    has_spares: bool,
 }
 
 impl<'c, T: Task> ProcessPool<'c, T> {
+    /// An empty pool that keeps spare processes.
+    ///
+    /// Only the root's thread spawns, and it computes for most of the time. A node that joins
+    /// during a step claims a spare process, and takes part sooner.
+    pub(crate) fn with_spares() -> Self {
+        Self { has_spares: true, ..Self::new() }
+    }
+
     /// An empty pool.
     pub(crate) fn new() -> Self {
         Self {
@@ -52,7 +58,7 @@ impl<'c, T: Task> ProcessPool<'c, T> {
             nodes: 0,
             released: BTreeSet::new(),
             capacity: 0,
-            announced_at: None,
+            has_spares: false,
         }
     }
 
@@ -96,6 +102,7 @@ impl<'c, T: Task> ProcessPool<'c, T> {
         let reconciled = at.post.group(&at.group, |group| {
             let mut out: Vec<_> =
                 finished.into_iter().flat_map(|process| group.handle_end(process)).collect();
+            group.set_released(&self.released);
             let settled = group.is_settled() || group.roster().is_none();
             let is_active = |(process, peer, state): &(u32, Option<&Peer>, ProcessState)| {
                 let runs = !matches!(state, ProcessState::Dismissed | ProcessState::Ended);
@@ -123,7 +130,9 @@ impl<'c, T: Task> ProcessPool<'c, T> {
                 end?;
             }
         }
-        for _ in count..self.capacity {
+        let spares = if self.has_spares { self.capacity.clamp(SPARES_MIN, SPARES_MAX) } else { 0 };
+        let spawns = count < self.capacity + spares;
+        for _ in count..self.capacity + spares {
             let process = self.next;
             self.next += 1;
             self.spawned_at = Instant::now();
@@ -131,42 +140,10 @@ impl<'c, T: Task> ProcessPool<'c, T> {
             added.ok_or_else(group_ended)?;
             self.spawned.insert(process, at.cx.spawn(call(at.group.clone(), process)));
         }
-        self.announce(at, &members);
+        if spawns {
+            at.cx.call_free_nodes();
+        }
         Ok(())
-    }
-
-    /// Announces unclaimed processes to nodes that have threads without one.
-    fn announce(&mut self, at: &ProcessHandle<'c>, members: &[JobMember]) {
-        let now = Instant::now();
-        let recent = self.announced_at.is_some_and(|last| now < last + ANNOUNCE_INTERVAL);
-        if recent || now < self.spawned_at + ANNOUNCE_DELAY {
-            return;
-        }
-        let (unclaimed, running) = at
-            .post
-            .read_group(&at.group, |group| {
-                let mut running: BTreeMap<Peer, u32> = BTreeMap::new();
-                let mut unclaimed = false;
-                for (_, peer, state) in group.process_states() {
-                    unclaimed |= state == ProcessState::Spawned && peer.is_none();
-                    if let Some(peer) = peer.filter(|_| state != ProcessState::Ended) {
-                        *running.entry(peer.clone()).or_default() += 1;
-                    }
-                }
-                (unclaimed, running)
-            })
-            .unwrap_or_default();
-        if !unclaimed {
-            return;
-        }
-        let free = |member: &&JobMember| {
-            let count = running.get(&member.peer).copied().unwrap_or_default();
-            member.peer != *at.post.me() && self.stays(member) && count < member.threads
-        };
-        let free: Vec<NodeId> =
-            members.iter().filter(free).map(|member| member.peer.node.clone()).collect();
-        self.announced_at = Some(now);
-        at.cx.call_nodes(&free);
     }
 
     /// Dismisses all processes and collects them. Their last messages are ignored.

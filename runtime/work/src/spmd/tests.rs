@@ -42,6 +42,10 @@ struct GroupWorld {
     /// The number of executed actions.
     executed: u32,
     changes: u32,
+    /// The number of the root's decisions at points where the others waited.
+    decisions: u32,
+    /// The root's decision there, if it is not to vary.
+    choice: Option<u32>,
     /// The processes that have sent their part of a checkpoint.
     saved: BTreeSet<u32>,
     last: u64,
@@ -72,6 +76,8 @@ impl GroupWorld {
             executed_at,
             executed: 0,
             changes: 0,
+            decisions: 0,
+            choice: None,
             saved: BTreeSet::new(),
             last: LAST,
         };
@@ -115,8 +121,7 @@ impl GroupWorld {
                 self.group.reach(process, change, point)
             }
             ProcessMessage::Whole { process, generation } => {
-                self.group.mark_complete(process, generation);
-                Vec::new()
+                self.group.mark_complete(process, generation)
             }
             ProcessMessage::Broken { node, incarnation } => {
                 self.group.link_broke(&from, (&node, incarnation))
@@ -188,6 +193,12 @@ impl GroupWorld {
     }
 
     fn execute(&mut self, number: u32, point: u64, deed: CollectiveAction) {
+        if deed.only_waits() {
+            if deed == CollectiveAction::Decide && number == 0 {
+                self.decide();
+            }
+            return;
+        }
         let process = self.processes.get_mut(&number).expect("it is there");
         let generation = process.local.generation();
         let old = process.local.roster().cloned().expect("it takes part");
@@ -220,6 +231,20 @@ impl GroupWorld {
         self.give(&from, rank, &next);
     }
 
+    /// The root decides while the others wait.
+    fn decide(&mut self) {
+        self.decisions += 1;
+        self.group.done();
+        self.group.begin_decision();
+        let varied = self.decisions.wrapping_mul(0x9e37_79b9);
+        let choice = self.choice.unwrap_or(varied);
+        if choice >> 31 == 1 {
+            self.propose(choice);
+        }
+        let out = self.group.propose(CollectiveAction::Continue);
+        self.spread(out);
+    }
+
     fn give(&mut self, from: &Peer, rank: u32, next: &super::message::Configuration) {
         for member in &next.members {
             let (generation, body) = (next.generation, Bytes::new());
@@ -241,6 +266,7 @@ impl GroupWorld {
         if self.group.roster().is_some() {
             return;
         }
+        self.group.begin_decision();
         let Some(roster) = self.group.make_roster(&self.held(), Bytes::new()) else { return };
         let origin = StateSource::From { givers: 1, layout: Bytes::new() };
         let out = self.group.form(roster.clone(), origin, 0);
@@ -317,11 +343,16 @@ impl GroupWorld {
 
     /// Runs all without disturbance until nothing changes any more.
     fn settle(&mut self) {
+        self.settle_without(PROCESSES);
+    }
+
+    /// As [`settle`](Self::settle), and without the process of this number.
+    fn settle_without(&mut self, absent: u32) {
         for _ in 0..10 * self.last {
             while !self.messages.is_empty() {
                 self.deliver(0);
             }
-            for number in 0..PROCESSES {
+            for number in (0..PROCESSES).filter(|number| *number != absent) {
                 self.tick(number);
                 // As each process does that waits for messages or has done its last step.
                 self.report_presence(number);
@@ -396,6 +427,37 @@ fn a_link_of_an_earlier_incarnation_ends_no_configuration() {
     assert_eq!(world.group.roster().map(super::message::Configuration::size), Some(PROCESSES));
     // A report without an incarnation concerns all.
     assert!(broke(&mut world, &peer(1, 1), None));
+}
+
+/// The root decides at the end of the step in which a process came, and changes the configuration
+/// there. Where steps are short no process waits for its decision.
+#[test]
+fn processes_that_come_during_a_long_step_take_part_at_its_end() {
+    for (step_s, waits) in [(60.0, true), (0.1, false)] {
+        let mut world = GroupWorld::new();
+        let late = PROCESSES - 1;
+        world.messages.retain(|(from, ..)| *from != peer(late, 1));
+        while !world.messages.is_empty() {
+            world.deliver(0);
+        }
+        world.form();
+        world.settle_without(late);
+        let generation = world.group.roster().expect("settled").generation;
+        let pace = super::message::StepRate { step_s, foreign: None };
+        world.group.set_pace(0, generation, pace);
+        let at = world.last;
+        world.last += 1;
+        world.report_presence(late);
+        while !world.messages.is_empty() {
+            world.deliver(0);
+        }
+        world.choice = Some(u32::MAX);
+        world.settle();
+        let size = world.group.roster().map(super::message::Configuration::size);
+        assert_eq!(size, Some(if waits { PROCESSES } else { late }));
+        assert_eq!(world.executed_at.values().copied().max(), waits.then_some(at + 1));
+        assert!(world.group.is_settled());
+    }
 }
 
 /// Reports beyond the bounds are dropped, with one notice. Bytes count as well.
@@ -491,7 +553,11 @@ proptest! {
                     world.deliver(at);
                 }
                 0..=88 => world.tick(choice % PROCESSES),
-                89..=94 => world.propose(choice),
+                89..=92 => world.propose(choice),
+                93..=94 => {
+                    let out = world.group.request_decision();
+                    world.spread(out);
+                }
                 // No link duplicates messages; this tests that duplicates do no harm.
                 95..=96 if !world.messages.is_empty() => {
                     let again = world.messages[choice as usize % world.messages.len()].clone();

@@ -426,11 +426,10 @@ impl<'w> Context<'w> {
         self.report(ProgressReport::Release { nodes });
     }
 
-    /// Invites these nodes to take tasks that were spawned here. A node asks only a few others for
-    /// work, and none of them may have children of the root. In some programs these are the only
-    /// tasks.
-    pub(crate) fn call_nodes(&self, nodes: &[NodeId]) {
-        self.observer().invite(nodes);
+    /// Announces spawned processes soon to nodes that have threads without one; see
+    /// [`Dispatcher::nodes_to_call`].
+    pub(crate) fn call_free_nodes(&self) {
+        self.observer().call_free_nodes();
     }
 
     /// The node's part in SPMD programs; `None` if the pool does not support them.

@@ -151,10 +151,8 @@ pub trait PoolObserver: Send + Sync {
     fn post(&self) -> Option<&Arc<Dispatcher>> {
         None
     }
-    /// Invites these nodes to take work from here, even if they have not asked for any.
-    fn invite(&self, nodes: &[NodeId]) {
-        let _ = nodes;
-    }
+    /// Calls nodes with free threads soon to take processes that were spawned here.
+    fn call_free_nodes(&self) {}
     /// The reason why the job does not get the nodes it last requested, once known.
     fn refused(&self) -> Option<String> {
         None

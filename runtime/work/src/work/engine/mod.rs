@@ -119,6 +119,11 @@ const TICK_MIN: Duration = Duration::from_millis(1);
 /// The interval of attempts to send frames for which the network had no room.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
+/// The delay after which nodes with free threads are called to take processes, and the interval of
+/// later calls.
+const CALL_DELAY: Duration = Duration::from_millis(200);
+const CALL_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -227,6 +232,7 @@ impl Engine {
             thief_wake: None,
             ask_again_at: None,
             share_wake: None,
+            calls_at: None,
             refused: None,
         };
         let bytes_before = net.bytes_out().into_iter().collect();
@@ -361,6 +367,9 @@ impl Engine {
         }
         // After the lost tasks are queued again: processes among them are called for again.
         self.0.post.apply_view(view);
+        if self.0.post.has_groups() {
+            self.0.call_free_nodes_soon();
+        }
         self.0.report_forgotten(&returned);
         for (peer, kind, body) in early {
             self.0.frame(&peer, kind, body);
@@ -532,7 +541,8 @@ impl EngineShared {
         }
         let hint = self.hint_waiting(pool, now);
         let (probe, audit) = (self.probe(now), self.audit_awaited(now));
-        let timers = [probe, audit, self.ask_adopted(now), self.tick(pool, now), hint];
+        let calls = self.call_free_nodes(now);
+        let timers = [probe, audit, self.ask_adopted(now), self.tick(pool, now), hint, calls];
         for at in timers.into_iter().flatten() {
             wake = Some(wake.map_or(at, |wake| wake.min(at)));
         }
@@ -635,6 +645,32 @@ impl EngineShared {
             self.send(&thief, Kind::WORK_HINT, &WorkHint { job: self.job });
         }
         self.state().victim.next_check(now)
+    }
+
+    /// Calls nodes with free threads after the delay in which most find the processes themselves.
+    fn call_free_nodes_soon(&self) {
+        let soon = Instant::now() + CALL_DELAY;
+        let mut state = self.state();
+        state.calls_at = Some(state.calls_at.map_or(soon, |at| at.min(soon)));
+        drop(state);
+        self.driver.notify_one();
+    }
+
+    /// Calls nodes with free threads to take unclaimed processes, at intervals while processes of a
+    /// group may be unclaimed. Returns the time of the next check.
+    ///
+    /// A node asks only a few others for work, and often none of them has processes.
+    fn call_free_nodes(&self, now: Instant) -> Option<Instant> {
+        let at = self.state().calls_at?;
+        if now < at {
+            return Some(at);
+        }
+        let next = self.post.has_groups().then(|| now + CALL_INTERVAL);
+        self.state().calls_at = next;
+        for node in self.post.nodes_to_call() {
+            self.send(&node, Kind::WORK_HINT, &WorkHint { job: self.job });
+        }
+        next
     }
 
     // --- shared objects ---

@@ -242,11 +242,8 @@ impl PoolObserver for EngineObserver {
         Some(&self.post)
     }
 
-    fn invite(&self, nodes: &[NodeId]) {
-        let Some(inner) = self.inner.upgrade() else { return };
-        for node in nodes {
-            inner.send(node, Kind::WORK_HINT, &WorkHint { job: inner.job });
-        }
+    fn call_free_nodes(&self) {
+        self.with_engine(EngineShared::call_free_nodes_soon);
     }
 
     fn refused(&self) -> Option<String> {

@@ -63,6 +63,8 @@ pub(super) struct EngineState {
     /// The end of the pause in requests, after a task that may not run here.
     pub(super) ask_again_at: Option<Instant>,
     pub(super) share_wake: Option<Instant>,
+    /// The time of the next call to nodes with free threads.
+    pub(super) calls_at: Option<Instant>,
     /// The reason why the job does not get the nodes that its root last requested.
     pub(super) refused: Option<String>,
 }
