@@ -16,6 +16,7 @@
 //! - A job at its bounds, or with a change under way, does not take part in a round.
 
 mod benefit;
+mod packing;
 mod placement;
 mod round;
 

@@ -2,12 +2,18 @@
 //!
 //! Independent of claiming processors and of the queue.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use springtide_base::id::ClusterId;
 pub use springtide_config::Placing as Placement;
+
+use super::packing::{Packing, PackingProblem, PackingResult};
+
+/// Limit of the steps of a search for a placement: some milliseconds.
+const PACKING_STEPS: u64 = 300_000;
 
 /// Name of an input file in the catalogue of replicas.
 pub type FileName = String;
@@ -209,8 +215,21 @@ pub fn place(
     let idle = ground.rooms.iter().map(|(c, r)| (c, r.idle)).collect();
     let mut state = PlacementState { ground, idle, exceeds_grid };
     let mut chosen: Vec<Option<&ClusterId>> = vec![None; components.len()];
+    let mut may_be_fewer = false;
     match policy {
         Placement::FlexibleClusterMinimisation => return state.flexible(components),
+        Placement::ClusterMinimisation => match state.minimise(components) {
+            Some(packing) => {
+                let clusters: Vec<&ClusterId> = ground.rooms.keys().collect();
+                for ((chosen, &bin), one) in chosen.iter_mut().zip(&packing.bins).zip(components) {
+                    *chosen = Some(clusters[bin]);
+                    state.take(clusters[bin], one.min);
+                }
+                may_be_fewer = !packing.is_minimal;
+            }
+            // If components fit nowhere, its error names the first.
+            None => return place(Placement::WorstFit, components, ground),
+        },
         Placement::WorstFit | Placement::CloseToFiles => {
             for at in by_size(components) {
                 let one = &components[at];
@@ -228,28 +247,6 @@ pub fn place(
                 chosen[at] = Some(cluster);
             }
         }
-        Placement::ClusterMinimisation => {
-            let mut left = by_size(components);
-            while !left.is_empty() {
-                // The cluster that takes most of the remaining processors.
-                let taken = ground.rooms.keys().map(|c| (c, state.takes(c, &left, components)));
-                let best = taken.max_by(|(a, (_, sum_a)), (b, (_, sum_b))| {
-                    let (idle_a, idle_b) = (state.idle[*a], state.idle[*b]);
-                    sum_a.cmp(sum_b).then(idle_a.cmp(&idle_b)).then(b.cmp(a))
-                });
-                let Some((cluster, (took, _))) = best.filter(|(_, (took, _))| !took.is_empty())
-                else {
-                    // Filling each cluster can leave too little for the last component: then worst
-                    // fit uses as many clusters as necessary.
-                    return place(Placement::WorstFit, components, ground);
-                };
-                for &at in &took {
-                    state.take(cluster, components[at].min);
-                    chosen[at] = Some(cluster);
-                }
-                left.retain(|at| !took.contains(at));
-            }
-        }
     }
     let mut parts = Vec::new();
     for (component, (cluster, one)) in chosen.into_iter().zip(components).enumerate() {
@@ -257,13 +254,17 @@ pub fn place(
         let more = state.take_up_to(cluster, one.start.saturating_sub(one.min));
         parts.push(PlacedPart { component, cluster: cluster.clone(), count: one.min + more });
     }
-    Ok(state.placed(policy, parts, components))
+    let mut placed = state.placed(policy, parts, components);
+    if may_be_fewer {
+        placed.why += "; a placement in fewer clusters may exist";
+    }
+    Ok(placed)
 }
 
 /// Sorts components by size, largest first, so that small ones fill the gaps.
 fn by_size(components: &[Component]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..components.len()).collect();
-    order.sort_by_key(|&at| (std::cmp::Reverse(components[at].min), at));
+    order.sort_by_key(|&at| (Reverse(components[at].min), at));
     order
 }
 
@@ -303,48 +304,87 @@ impl<'a> PlacementState<'a> {
         self.open(one).filter(move |&(_, idle)| idle >= min)
     }
 
-    /// The components that together fill a cluster best, and their number of processors.
-    fn takes(&self, cluster: &ClusterId, left: &[usize], all: &[Component]) -> (Vec<usize>, u32) {
-        let allowed = |one: &Component| self.open(one).any(|(open, _)| open == cluster);
-        let idle = self.idle.get(cluster).copied().unwrap_or(0);
-        // All possible sums, each with its components.
-        let mut sums: BTreeMap<u32, Vec<usize>> = BTreeMap::from([(0, Vec::new())]);
-        for &at in left.iter().filter(|&&at| allowed(&all[at])) {
-            for (sum, took) in sums.clone() {
-                let sum = sum.saturating_add(all[at].min);
-                if sum <= idle {
-                    sums.entry(sum).or_insert_with(|| [&took[..], &[at]].concat());
-                }
-            }
+    /// The minima of all components as items, and the clusters as bins. Components with equal
+    /// limits and files are one class.
+    fn packing_problem(&self, components: &[Component]) -> PackingProblem {
+        let mut classes: BTreeMap<(&BTreeSet<ClusterId>, &[FileName]), usize> = BTreeMap::new();
+        let mut open = Vec::new();
+        let mut items = Vec::new();
+        for one in components {
+            let class = *classes.entry((&one.clusters, &one.files)).or_insert_with(|| {
+                let allowed: BTreeSet<&ClusterId> = self.open(one).map(|(at, _)| at).collect();
+                let clusters = self.ground.rooms.keys().enumerate();
+                let allowed = clusters.filter(|(_, cluster)| allowed.contains(cluster));
+                open.push(allowed.map(|(bin, _)| bin).collect());
+                open.len() - 1
+            });
+            items.push((one.min, class));
         }
-        sums.pop_last().map_or_else(Default::default, |(sum, took)| (took, sum))
+        let bins = self.ground.rooms.keys().map(|cluster| self.idle[cluster]).collect();
+        PackingProblem { items, bins, open }
     }
 
-    /// Places components across the clusters with most idle processors, as few clusters as
-    /// possible.
+    /// Packs the minima of all components into as few clusters as possible. None if no packing was
+    /// found.
+    fn minimise(&self, components: &[Component]) -> Option<Packing> {
+        match self.packing_problem(components).solve(PACKING_STEPS) {
+            PackingResult::Packed(packing) => Some(packing),
+            PackingResult::Impossible | PackingResult::Unknown => None,
+        }
+    }
+
+    /// Divides components among clusters, as few as possible. All get their minimum before any gets
+    /// more, and more only in clusters where they have processors.
     fn flexible(&mut self, components: &[Component]) -> Result<PlacementPlan, PlacementError> {
+        let problem = self.packing_problem(components);
+        let Some(mut amounts) = problem.divide(PACKING_STEPS) else {
+            return Err(self.flexible_error(components));
+        };
+        let clusters: Vec<&ClusterId> = self.ground.rooms.keys().collect();
         let mut parts = Vec::new();
         for at in by_size(components) {
-            let one = &components[at];
-            let mut open: Vec<(&ClusterId, u32)> =
-                self.open(one).filter(|&(_, idle)| idle > 0).collect();
-            open.sort_by(|(a, idle_a), (b, idle_b)| idle_b.cmp(idle_a).then(a.cmp(b)));
-            if open.iter().map(|&(_, idle)| u64::from(idle)).sum::<u64>() < u64::from(one.min) {
-                return Err(self.excluded_in_sum(at, one));
-            }
-            let mut taken = 0;
-            for (cluster, _) in open {
-                // Further clusters only up to the minimum.
-                let most = if taken < one.min { one.start - taken } else { 0 };
-                let count = self.take_up_to(cluster, most);
-                if count > 0 {
-                    parts.push(PlacedPart { component: at, cluster: cluster.clone(), count });
-                    taken += count;
-                }
+            let (mut missing, class) = problem.items[at];
+            while missing > 0 {
+                let amounts = &mut amounts[class];
+                let most = (0..amounts.len()).max_by_key(|&bin| (amounts[bin], Reverse(bin)));
+                let Some(bin) = most.filter(|&bin| amounts[bin] > 0) else { break };
+                let count = missing.min(amounts[bin]);
+                missing -= count;
+                amounts[bin] -= count;
+                self.take(clusters[bin], count);
+                parts.push(PlacedPart { component: at, cluster: clusters[bin].clone(), count });
             }
         }
         parts.sort_by_key(|part| part.component);
+        let mut more: Vec<u32> =
+            components.iter().map(|one| one.start.saturating_sub(one.min)).collect();
+        for part in &mut parts {
+            let more = &mut more[part.component];
+            let count = self.take_up_to(&part.cluster, *more);
+            part.count += count;
+            *more -= count;
+        }
         Ok(self.placed(Placement::FlexibleClusterMinimisation, parts, components))
+    }
+
+    /// Why components cannot be divided: the first that finds too few processors after those before
+    /// it.
+    fn flexible_error(&mut self, components: &[Component]) -> PlacementError {
+        let order = by_size(components);
+        for &at in &order {
+            let one = &components[at];
+            let open: Vec<(&ClusterId, u32)> = self.open(one).collect();
+            if open.iter().map(|&(_, idle)| u64::from(idle)).sum::<u64>() < u64::from(one.min) {
+                return self.excluded_in_sum(at, one);
+            }
+            let mut missing = one.min;
+            for (cluster, _) in open {
+                missing -= self.take_up_to(cluster, missing);
+            }
+        }
+        // Only the limits of several components together, or the limit of steps.
+        let last = order.last().copied().unwrap_or_default();
+        self.excluded_in_sum(last, &components[last])
     }
 
     fn excluded(&self, component: usize, one: &Component) -> PlacementError {
@@ -408,13 +448,12 @@ impl<'a> PlacementState<'a> {
         components: &[Component],
     ) -> PlacementPlan {
         let mut transfers: Vec<PlacementTransfer> = Vec::new();
+        let mut seen = BTreeSet::new();
         for part in &parts {
             for file in &components[part.component].files {
-                let there = |t: &&PlacementTransfer| t.file == *file && t.to == part.cluster;
-                if transfers.iter().any(|t| there(&t)) {
-                    continue;
+                if seen.insert((file, &part.cluster)) {
+                    transfers.extend(self.ground.transfer(file, &part.cluster));
                 }
-                transfers.extend(self.ground.transfer(file, &part.cluster));
             }
         }
         let say = |part: &PlacedPart| format!("{} in {}", part.count, part.cluster);
@@ -621,6 +660,45 @@ mod tests {
         assert!("best-fit".parse::<Placement>().is_err());
     }
 
+    /// A job of many components is placed, or refused, within the limit of steps.
+    #[test]
+    fn jobs_of_many_components_are_placed() {
+        let names: Vec<String> = (0..100).map(|at| format!("c{at:02}")).collect();
+        let rooms: Vec<_> = names.iter().map(|name| (name.as_str(), 64, 64)).collect();
+        let ground = ground(&rooms);
+        for policy in Placement::ALL {
+            let sizes: Vec<u32> = (0..5000).map(|at| 1 + at % 2).collect();
+            if *policy == Placement::FlexibleClusterMinimisation {
+                // 7,500 processors of 6,400.
+                assert!(place(*policy, &needs(&sizes), &ground).unwrap_err().never);
+            }
+            let sizes = &sizes[..4000];
+            let placed = place(*policy, &needs(sizes), &ground).unwrap();
+            let clusters: BTreeSet<_> = placed.parts.iter().map(|part| &part.cluster).collect();
+            let minimises = !matches!(policy, Placement::WorstFit | Placement::CloseToFiles);
+            assert!(!minimises || clusters.len() == 6000usize.div_ceil(64), "{policy}");
+        }
+    }
+
+    /// Policies that divide or minimise refuse a job only if no placement exists. The others are
+    /// the paper's heuristics.
+    #[test]
+    fn limits_to_clusters_are_met_where_they_can_be() {
+        let ground = ground(&[("a", 4, 4), ("b", 3, 3)]);
+        let mut components = needs(&[3, 3]);
+        components[1].clusters = [id("a")].into();
+        assert!(place(Placement::WorstFit, &components, &ground).is_err());
+        let placed = place(Placement::ClusterMinimisation, &components, &ground).unwrap();
+        assert_eq!(parts(&placed), [(0, "b", 3), (1, "a", 3)]);
+        components[0].min = 4;
+        components[0].start = 9;
+        let placed = place(Placement::FlexibleClusterMinimisation, &components, &ground).unwrap();
+        assert_eq!(parts(&placed), [(0, "b", 3), (0, "a", 1), (1, "a", 3)]);
+        components[1].min = 5;
+        let no = place(Placement::FlexibleClusterMinimisation, &components, &ground).unwrap_err();
+        assert_eq!((no.component, no.never), (1, true), "{no}");
+    }
+
     proptest! {
         /// No processor is given twice, each component gets its minimum, and one cluster where
         /// required.
@@ -662,6 +740,9 @@ mod tests {
                     if let [one] = &components[..] {
                         prop_assert!(idle.iter().all(|&idle| idle < one.min));
                     }
+                    let needed: u32 = components.iter().map(|one| one.min).sum();
+                    let divides = policy == Placement::FlexibleClusterMinimisation;
+                    prop_assert!(!divides || needed > idle.iter().sum());
                 }
             }
         }

@@ -12,6 +12,9 @@ use crate::policy::malleability::{Component, Placement};
 use crate::policy::provisioning::{NEVER, Time, from_duration};
 use crate::reservation::ReservationId;
 
+/// Greatest number of components of a job. A placement examines each of them.
+pub const COMPONENTS_MAX: usize = 10_000;
+
 /// Requirements of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobRequirements {
@@ -71,6 +74,10 @@ impl JobRequirements {
         if self.components.is_empty() || self.components.len() != self.max.len() {
             let (parts, most) = (self.components.len(), self.max.len());
             return Err(format!("the job has {parts} components, but greatest sizes of {most}"));
+        }
+        if self.components.len() > COMPONENTS_MAX {
+            let parts = self.components.len();
+            return Err(format!("the job has {parts} components, more than {COMPONENTS_MAX}"));
         }
         for (i, (one, most)) in self.components.iter().zip(&self.max).enumerate() {
             if one.min == 0 || one.min > one.start || one.start > *most {
