@@ -147,6 +147,7 @@ fn concerns(reason: &Reason, wanted: &NodeId, home: Option<&ClusterId>) -> bool 
         },
         Reason::LinkBad { cluster, .. }
         | Reason::LinkNotBlamed { cluster, .. }
+        | Reason::LinkOfMost { cluster, .. }
         | Reason::LastCluster { cluster }
         | Reason::Measures { cluster }
         | Reason::StillSlow { cluster, .. }

@@ -76,7 +76,8 @@
 //!     the bottleneck. In a synchronous job no overhead is exceptional, since the fastest processes
 //!     wait longest. Only one cluster is removed at a time, since its link makes other clusters
 //!     wait too (C34). If another cluster behind a far narrower link is no more productive than the
-//!     exceptional one, that one is removed instead. As in the paper, this happens only below Emin,
+//!     exceptional one, that one is removed instead. A cluster with more than half of the job's
+//!     speed is never removed for its link. As in the paper, this happens only below Emin,
 //!     and it does not wait for the verdict on another action.
 //! 13. The root's node is never simply removed (B6.9). The root first moves to a node of another
 //!     cluster, chosen by speed and by the bandwidth of the cluster's uplink. If the root's node is

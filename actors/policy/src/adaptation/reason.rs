@@ -284,6 +284,13 @@ pub enum Reason {
         /// Mean inter-cluster overhead of the others.
         others: f64,
     },
+    /// A cluster waits much for the others, but it has most of the job's speed.
+    LinkOfMost {
+        /// The cluster that waits.
+        cluster: ClusterId,
+        /// Its share of the speed of all processors.
+        share: f64,
+    },
     /// A cluster waits much for the others, but perhaps for one of their nodes.
     LinkInDoubt {
         /// The cluster that waits.

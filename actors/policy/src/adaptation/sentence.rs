@@ -233,6 +233,11 @@ impl fmt::Display for Reason {
                      (limit {threshold}, the others {others:.3}) and {what}"
                 )
             }
+            LinkOfMost { cluster, share } => write!(
+                f,
+                "cluster {cluster} was not removed for its link: it has {:.0} % of the job's speed",
+                100.0 * share
+            ),
             LinkNotBlamed { cluster, inter, others } => write!(
                 f,
                 "cluster {cluster} was not removed for its link: its inter-cluster overhead of \

@@ -239,7 +239,15 @@ fn suspects(turn: &DecisionState<'_>) -> (Vec<Suspect>, Vec<Reason>) {
         } else {
             None
         };
+        let share = |cluster: &ClusterAggregate| cluster.speed.value() / turn.all.speed;
         match blamed {
+            // Without it, the job would have less than half of its processors' speed. Such a
+            // cluster waits for tasks of small ones: its own processors have done theirs.
+            Some((id, cluster, _))
+                if share(cluster) > 0.5 && cluster.counted < turn.all.counted =>
+            {
+                cleared.push(Reason::LinkOfMost { cluster: id.clone(), share: share(cluster) });
+            }
             Some((id, cluster, evidence)) => suspects.push(Suspect {
                 cluster: id.clone(),
                 useful: cluster.useful.value(),

@@ -240,15 +240,16 @@ fn migration_is_worth_it_or_not() {
 /// their results.
 #[test]
 fn of_two_clusters_the_one_behind_the_narrow_link_goes() {
-    let case = |a: f64, b: f64| {
+    let with_speed = |speed: f64, a: f64, b: f64| {
         let mut case = PolicyTestJob::of(&[
             WorkerGroup("a", 6, 1.0, 1.0, 0.4),
-            WorkerGroup("b", 6, 0.5, 1.0, 0.0),
+            WorkerGroup("b", 6, speed, 1.0, 0.0),
         ]);
         case.uplink("a", a).uplink("b", b);
         case
     };
-    let decision = case(8e6, 1e5).decide();
+    let case = |a, b| with_speed(1.0, a, b);
+    let decision = with_speed(0.5, 8e6, 1e5).decide();
     assert_eq!(cluster_removed(&decision), Some("b"), "{}", text(&decision));
     assert!(says(&decision, "another's inter-cluster overhead is 0.400"), "{}", text(&decision));
     // With equal links, the waiting cluster is to blame, and the root leaves it first.
@@ -258,6 +259,10 @@ fn of_two_clusters_the_one_behind_the_narrow_link_goes() {
         "{}",
         text(&decision)
     );
+    // Unless it has most of the speed: the other cluster may have a few long tasks.
+    let decision = with_speed(0.5, 8e6, 4e6).decide();
+    assert_eq!(cluster_removed(&decision), None, "{}", text(&decision));
+    assert!(says(&decision, "it has 67 % of the job's speed"), "{}", text(&decision));
     // The same holds where the other cluster does work.
     let mut busy = case(8e6, 1e5);
     busy.workers.get_mut(&"b".into()).unwrap().iter_mut().for_each(|w| w.overhead = 0.7);
@@ -267,6 +272,22 @@ fn of_two_clusters_the_one_behind_the_narrow_link_goes() {
         "{}",
         text(&decision)
     );
+}
+
+/// A link of a cluster to itself, which a report may contain, is no uplink: a successor, whose
+/// memory has none, decides alike.
+#[test]
+fn a_link_of_a_cluster_to_itself_is_no_uplink() {
+    let link = |a: &str, b: &str, rate| LinkEstimate {
+        a: a.into(),
+        b: b.into(),
+        bandwidth: Some(rate),
+        rtt_s: None,
+        age_s: 0.0,
+    };
+    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 2, 1.0, 0.1, 0.0)]);
+    case.snapshot.links = vec![link("a", "a", 5e7), link("a", "b", 1e3)];
+    assert_eq!(case.snapshot.uplink(&"a".into()), Some(1e3));
 }
 
 /// A straggler on one node makes other clusters wait for it; their link must not be blamed. Found
