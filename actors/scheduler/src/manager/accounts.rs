@@ -115,8 +115,11 @@ pub(super) enum AllocationStage {
 pub(super) struct JobAccount {
     pub(super) need: JobRequirements,
     pub(super) stage: AllocationStage,
-    /// Number of scans that found no place for it.
+    /// Number of scans that found no place for it, without those that were left out since
+    /// [`vain_from`](Self::vain_from).
     pub(super) tries: u32,
+    /// The manager's number of scans left out when it began to wait.
+    pub(super) vain_from: u32,
     /// Reason why it waits, or its last change.
     pub(super) why: String,
     /// Start of the job.
@@ -189,6 +192,7 @@ impl JobAccount {
             need,
             stage: AllocationStage::Waiting,
             tries: 0,
+            vain_from: 0,
             why: String::new(),
             started: 0,
             accounts: BTreeMap::new(),

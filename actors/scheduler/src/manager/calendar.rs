@@ -483,7 +483,7 @@ impl Manager {
         self.dirty |= self.calendar.profiles.values().any(begins);
         let passed = seconds(self.now - before);
         let mut used: BTreeMap<ReservationId, u32> = BTreeMap::new();
-        for job in self.jobs.values() {
+        for (_, job) in self.active_jobs() {
             if let Some(id) = job.need.reservation.filter(|_| job.stage == AllocationStage::Running)
             {
                 *used.entry(id).or_default() += job.size();
@@ -540,7 +540,7 @@ impl Manager {
             let running = job.stage == AllocationStage::Running && !job.end_ordered;
             (running && self.expected_end(job) <= self.now).then_some((id, within))
         };
-        for (job, within) in self.jobs.iter().filter_map(late).collect::<Vec<_>>() {
+        for (job, within) in self.active_jobs().filter_map(late).collect::<Vec<_>>() {
             let reason = format!("the job has reached its time limit of {within:?}");
             self.order_end(job, reason, out);
         }
@@ -613,11 +613,11 @@ impl Manager {
             from.into_iter().chain(seen.map(|time| time - lookahead)).min()
         };
         let profiles = self.calendar.profiles.values().filter_map(next);
-        let late = |job: &JobAccount| {
+        let late = |(_, job): (&JobId, &JobAccount)| {
             let runs = job.stage == AllocationStage::Running && !job.end_ordered;
             (runs && job.need.time_ms.is_some()).then(|| self.latest_end(job))
         };
-        let late = self.jobs.values().filter_map(late);
+        let late = self.active_jobs().filter_map(late);
         let time = profiles.chain(late).chain(self.calendar.ledger.due()).min()?;
         self.instant_of(time.max(self.now + 1))
     }

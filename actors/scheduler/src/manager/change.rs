@@ -237,7 +237,7 @@ impl Manager {
             let (can, cluster) = job.accounts.iter().map(can).max()?;
             (can > 0).then(|| (id, cluster, excess.min(can)))
         };
-        let over: Vec<(JobId, ClusterId, u32)> = self.jobs.iter().filter_map(over).collect();
+        let over: Vec<(JobId, ClusterId, u32)> = self.active_jobs().filter_map(over).collect();
         for (id, cluster, count) in over {
             let why = "its owner limits its size".to_owned();
             self.ask_to_shrink(id, &cluster, count, true, why, now, out);
@@ -613,7 +613,7 @@ impl Manager {
                 .filter(|change| change.until <= now)
                 .map(|change| (id, change.clone()))
         };
-        let late: Vec<(JobId, PendingResize)> = self.jobs.iter().filter_map(late).collect();
+        let late: Vec<(JobId, PendingResize)> = self.active_jobs().filter_map(late).collect();
         for (id, PendingResize { number, cluster, step, .. }) in late {
             match step {
                 ResizeStep::Offered(of) => self.offer_answered(id, &cluster, of, None, now, out),

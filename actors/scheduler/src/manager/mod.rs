@@ -172,12 +172,18 @@ pub struct Manager {
     ground: CapacitySnapshot,
     jobs: BTreeMap<JobId, JobAccount>,
     queue: VecDeque<JobId>,
+    /// The jobs that do not wait in the queue. Thousands may wait, and most events concern none of
+    /// them.
+    active: BTreeSet<JobId>,
     rounds: BTreeMap<ClusterId, Round>,
     head_reservation: Option<HeadReservation>,
     last_change: u64,
     next_scan: Option<Instant>,
     /// Whether processors became free or jobs arrived, so that a scan is due.
     dirty: bool,
+    last_scan: queue::LastScan,
+    /// Number of regular scans that were left out, since they would have found no place.
+    vain_scans: u32,
     /// Jobs that may grow in clusters where they have no processors.
     spreading: BTreeSet<JobId>,
     /// Reservations of users and workflows.
@@ -212,11 +218,14 @@ impl Manager {
             ground: CapacitySnapshot { links, without_files, ..CapacitySnapshot::default() },
             jobs: BTreeMap::new(),
             queue: VecDeque::new(),
+            active: BTreeSet::new(),
             rounds: BTreeMap::new(),
             head_reservation: None,
             last_change: 0,
             next_scan: None,
             dirty: false,
+            last_scan: queue::LastScan::default(),
+            vain_scans: 0,
             spreading: BTreeSet::new(),
             auditor: Auditor::default(),
         }
@@ -231,6 +240,10 @@ impl Manager {
         let mut out = Vec::new();
         let mut polled = None;
         self.advance_time(now, &mut out);
+        let is_clock = matches!(event, ManagerEvent::Polled { .. } | ManagerEvent::Tick);
+        if !is_clock && !matches!(event, ManagerEvent::EfficiencyMeasured { .. }) {
+            self.last_scan = queue::LastScan::default();
+        }
         match event {
             ManagerEvent::Polled { cluster, size, others, whole } => {
                 self.polled(&cluster, size, others, whole);
@@ -308,7 +321,7 @@ impl Manager {
         self.expire(now, &mut out);
         self.keep_limits(now, &mut out);
         self.claim_due(now, &mut out);
-        self.scan(now, &mut out);
+        self.scan(now, polled.is_some(), &mut out);
         self.serve_head_reservation(now, &mut out);
         self.keep_reservations(&mut out);
         if let Some(cluster) = polled {
@@ -324,13 +337,17 @@ impl Manager {
 
     /// Time at which [`ManagerEvent::Tick`] is due, if no other event comes first.
     pub fn due(&self) -> Option<Instant> {
-        let changes = self.jobs.values().filter_map(|job| job.change.as_ref().map(|c| c.until));
-        let wants = self.jobs.values().filter_map(|job| job.want.as_ref().and_then(|w| w.until));
-        let claims = self.jobs.values().filter_map(|job| match &job.stage {
-            AllocationStage::Placed { claim_at, .. } => *claim_at,
-            _ => None,
-        });
-        changes.chain(wants).chain(claims).chain(self.next_scan).chain(self.calendar_due()).min()
+        let of_job = |(_, job): (&JobId, &JobAccount)| {
+            let change = job.change.as_ref().map(|change| change.until);
+            let want = job.want.as_ref().and_then(|want| want.until);
+            let claim = match &job.stage {
+                AllocationStage::Placed { claim_at, .. } => *claim_at,
+                _ => None,
+            };
+            change.into_iter().chain(want).chain(claim).min()
+        };
+        let jobs = self.active_jobs().filter_map(of_job);
+        jobs.chain(self.next_scan).chain(self.calendar_due()).min()
     }
 
     /// Computes where a job would be placed now.
@@ -362,7 +379,16 @@ impl Manager {
         let (kind, least, useful) = (job.need.kind, job.need.least(), job.need.greatest());
         let most = job.limit.map_or(useful, |limit| limit.min(useful));
         let why = self.why(id, &GridOutlook::default())?;
-        Some(JobView { phase, kind, least, most, useful, sizes, tries: job.tries, reason: why })
+        Some(JobView {
+            phase,
+            kind,
+            least,
+            most,
+            useful,
+            sizes,
+            tries: self.tries(job),
+            reason: why,
+        })
     }
 
     /// Explains a job's state, as in its [view](Self::job). Calls for many jobs share one snapshot.
@@ -434,12 +460,21 @@ impl Manager {
 
     fn polled(&mut self, cluster: &ClusterId, size: u32, others: u32, whole: u32) {
         let known = self.clusters.entry(cluster.clone()).or_default();
-        (known.size, known.others, known.closed) = (size, others, None);
-        known.whole = whole.max(size);
-        for wanted in self.jobs.values_mut().filter_map(|job| job.want.as_mut()) {
-            wanted.stalled = false;
+        let before = (known.size, known.others, known.whole, known.closed.take());
+        (known.size, known.others, known.whole) = (size, others, whole.max(size));
+        if before != (known.size, known.others, known.whole, None) {
+            self.last_scan = queue::LastScan::default();
         }
-        self.dirty = true;
+        for id in &self.active {
+            if let Some(want) = self.jobs.get_mut(id).and_then(|job| job.want.as_mut()) {
+                want.stalled = false;
+            }
+        }
+    }
+
+    /// The jobs that do not wait in the queue.
+    fn active_jobs(&self) -> impl Iterator<Item = (&JobId, &JobAccount)> {
+        self.active.iter().filter_map(|id| self.jobs.get_key_value(id))
     }
 
     /// Jobs of a cluster that can be asked to grow or shrink, at any size.
@@ -542,6 +577,7 @@ impl Manager {
     fn forget(&mut self, id: JobId) {
         let Some(job) = self.jobs.remove(&id) else { return };
         self.spreading.remove(&id);
+        self.active.remove(&id);
         for cluster in job.accounts.keys().chain(job.bounds.keys()) {
             if let Some(known) = self.clusters.get_mut(cluster) {
                 known.jobs.remove(&id);
@@ -570,6 +606,12 @@ impl Manager {
             if queued != usize::from(job.stage == AllocationStage::Waiting) {
                 let stage = &job.stage;
                 return Err(format!("{id} is {queued} times in the queue, and is {stage:?}"));
+            }
+            if self.active.contains(id) != (job.stage != AllocationStage::Waiting) {
+                return Err(format!("the list of active jobs is wrong about {id}"));
+            }
+            if job.stage == AllocationStage::Waiting && job.change.is_some() {
+                return Err(format!("{id} waits, and changes its size"));
             }
         }
         if let Some((id, _)) = queued.first_key_value() {

@@ -49,6 +49,24 @@ struct SnapshotCapacities {
     others: Option<CapacitySnapshot>,
 }
 
+/// What the result of a scan depends on, apart from the waiting jobs.
+struct ScanInputs {
+    ground: CapacitySnapshot,
+    /// Processors that are kept for one job.
+    kept: Option<(ReservedFor, BTreeMap<ClusterId, u32>)>,
+}
+
+/// The inputs of the last scan, if it placed no job, and nothing has changed since but the time.
+#[derive(Default)]
+pub(super) struct LastScan(Option<ScanInputs>);
+
+/// Prints nothing: the inputs only save work, and whether they are kept is no state of the manager.
+impl fmt::Debug for LastScan {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ok(())
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReservedFor {
     /// A job that waits for its start.
@@ -103,26 +121,35 @@ impl Manager {
         if need.spreads {
             self.spreading.insert(id);
         }
-        self.jobs.insert(id, JobAccount::waiting(need));
+        let vain_from = self.vain_scans;
+        self.jobs.insert(id, JobAccount { vain_from, ..JobAccount::waiting(need) });
         self.queue.push_back(id);
         self.next_scan.get_or_insert(now + self.settings.scan_interval);
         self.dirty = true;
     }
 
-    /// Scans the queue from head to tail, if due. A regular scan that finds no place counts as a
-    /// try.
-    pub(super) fn scan(&mut self, now: Instant, out: &mut Vec<ManagerAction>) {
+    /// Scans the queue from head to tail, if due: at intervals, after a poll, and when processors
+    /// become free. A regular scan that finds no place counts as a try.
+    pub(super) fn scan(&mut self, now: Instant, polled: bool, out: &mut Vec<ManagerAction>) {
         let regular = self.next_scan.is_some_and(|at| at <= now);
-        if !regular && !self.dirty {
+        if !regular && !polled && !self.dirty {
             return;
         }
-        self.dirty = false;
+        let was_dirty = std::mem::take(&mut self.dirty);
         self.drop_vain_reservation(now);
         if self.queue.is_empty() {
             self.next_scan = None;
             return;
         }
         let mut ground = self.capacities_now();
+        if !was_dirty && self.repeats_scan(&ground) {
+            if regular {
+                self.leave_out_scan(now);
+            }
+            return;
+        }
+        let inputs = ground.clone();
+        let (mut has_changed, mut has_own) = (false, false);
         let mut summary = CapacitySummary::at(&ground);
         let whole = self.settings.approach == Approach::Waiting && self.head_reservation.is_none();
         let mut head = None;
@@ -132,9 +159,11 @@ impl Manager {
             if let Some(reason) = self.lost_reservation(&job.need) {
                 self.forget(id);
                 out.push(ManagerAction::Fail { job: id, reason });
+                has_changed = true;
                 continue;
             }
             let own = job.need.reservation.is_some();
+            has_own |= job.need.has_own_rooms();
             let is_reserved = self.head_reservation.as_ref().is_some_and(|head_reservation| {
                 head_reservation.reserved_for == ReservedFor::Start(id)
             });
@@ -160,11 +189,13 @@ impl Manager {
                         self.head_reservation = None;
                     }
                     self.placed(id, placed, now, out);
+                    has_changed = true;
                     continue;
                 }
                 Some(Err(no)) if no.never => {
                     self.forget(id);
                     out.push(ManagerAction::Fail { job: id, reason: no.to_string() });
+                    has_changed = true;
                     continue;
                 }
                 _ => {}
@@ -204,6 +235,40 @@ impl Manager {
         }
         if let Some(head) = head.filter(|_| whole) {
             self.reserve_for_start(head, &ground);
+        }
+        let repeats = !has_changed && !has_own && self.settings.max_tries.is_none();
+        let inputs = repeats.then(|| ScanInputs { ground: inputs, kept: self.kept_for() });
+        self.last_scan = LastScan(inputs);
+    }
+
+    fn kept_for(&self) -> Option<(ReservedFor, BTreeMap<ClusterId, u32>)> {
+        self.head_reservation.as_ref().map(|kept| (kept.reserved_for, kept.need.clone()))
+    }
+
+    /// Whether a scan with these capacities would find no place, like the last one.
+    fn repeats_scan(&self, ground: &CapacitySnapshot) -> bool {
+        let last = self.last_scan.0.as_ref();
+        last.is_some_and(|last| last.ground == *ground && last.kept == self.kept_for())
+    }
+
+    /// Counts a regular scan that would find no place as a try of all waiting jobs, but for the one
+    /// for which processors are kept.
+    fn leave_out_scan(&mut self, now: Instant) {
+        self.vain_scans = self.vain_scans.saturating_add(1);
+        let kept = self.head_reservation.as_ref().map(|kept| kept.reserved_for);
+        if let Some(ReservedFor::Start(id)) = kept
+            && let Some(job) = self.jobs.get_mut(&id)
+        {
+            job.vain_from = job.vain_from.saturating_add(1);
+        }
+        self.next_scan = Some(now + self.settings.scan_interval);
+    }
+
+    /// The number of scans that found no place for a job.
+    pub(super) fn tries(&self, job: &JobAccount) -> u32 {
+        match job.stage {
+            AllocationStage::Waiting => job.tries + self.vain_scans.saturating_sub(job.vain_from),
+            _ => job.tries,
         }
     }
 
@@ -275,8 +340,11 @@ impl Manager {
     ) {
         let seconds: f64 = placed.transfers.iter().map(|transfer| transfer.seconds).sum();
         let ahead = self.settings.claim_ahead;
+        let vain_scans = self.vain_scans;
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.why = placed.why.clone();
+        job.tries += vain_scans.saturating_sub(job.vain_from);
+        self.active.insert(id);
         if placed.transfers.is_empty() {
             return self.claim(id, placed, out);
         }
@@ -338,7 +406,7 @@ impl Manager {
             }
             _ => None,
         };
-        let due: Vec<(JobId, PlacementPlan)> = self.jobs.iter().filter_map(due).collect();
+        let due: Vec<(JobId, PlacementPlan)> = self.active_jobs().filter_map(due).collect();
         for (id, placed) in due {
             let mut needed: BTreeMap<&ClusterId, u32> = BTreeMap::new();
             for part in &placed.parts {
@@ -369,6 +437,8 @@ impl Manager {
         }
         (job.stage, job.why) = (AllocationStage::Waiting, why.to_owned());
         job.bounds.clear();
+        job.vain_from = self.vain_scans;
+        self.active.remove(&id);
         self.queue.push_back(id);
         self.next_scan.get_or_insert(now + self.settings.scan_interval);
     }
@@ -412,6 +482,7 @@ impl Manager {
         job.why = "it was running when the scheduler restarted".to_owned();
         job.set_bounds(placed);
         self.jobs.insert(id, job);
+        self.active.insert(id);
         for (cluster, size) in sizes {
             self.clusters.entry(cluster.clone()).or_default();
             if let Some((known, account)) = self.account(id, cluster) {
@@ -645,7 +716,7 @@ impl Manager {
             (job.stage == AllocationStage::Running && job.change.is_none())
                 .then(|| (id, wanted.want.clone()))
         };
-        let Some((id, want)) = self.jobs.iter().find_map(must) else { return };
+        let Some((id, want)) = self.active_jobs().find_map(must) else { return };
         let mut left = want.count;
         let mut need: BTreeMap<ClusterId, u32> = BTreeMap::new();
         let mut most: Vec<(u32, u32, ClusterId)> = Vec::new();
@@ -697,7 +768,7 @@ impl Manager {
                 && job.need.kind == Kind::Malleable;
             asks.then(|| (id, wanted.want.clone()))
         };
-        let wants: Vec<(JobId, GrowthRequest)> = self.jobs.iter().filter_map(wants).collect();
+        let wants: Vec<(JobId, GrowthRequest)> = self.active_jobs().filter_map(wants).collect();
         for (id, want) in wants {
             let allowed = self.growth_allowance(id, &want, cluster);
             let count = self.grow_value(cluster).min(want.count).min(allowed);

@@ -77,7 +77,7 @@ pub struct WorkloadRecord {
     pub changes: u32,
     /// Processor-seconds of the job, including those that were held for it.
     pub taken: f64,
-    /// Seconds of the same work on one processor.
+    /// Processor-seconds of its work ([`Curve::work`](super::program::Curve::work)).
     pub work: f64,
     /// Seconds in pauses for changes.
     pub paused: f64,
@@ -288,7 +288,7 @@ fn job(arrival: &Arrival) -> WorkloadJob {
         most: 0,
         changes: 0,
         taken: 0.0,
-        work: program.curve.seconds(1) * arrival.scale,
+        work: program.curve.work() * arrival.scale,
         paused: 0.0,
     };
     WorkloadJob {

@@ -33,7 +33,8 @@ pub struct WorkloadSummary {
     pub used: f64,
     /// Malleable jobs that never had more than their minimum of processors.
     pub stuck: usize,
-    /// Processor-hours in use beyond those of one processor for the same work.
+    /// Processor-hours in use beyond those of the work: those of one processor, or of a rigid job's
+    /// own number where no other duration is known.
     pub wasted_h: f64,
     /// Messages that offered processors.
     pub offers: u64,
