@@ -329,7 +329,7 @@ impl<'a> PackingSearch<'a> {
             let depth = self.path.len();
             let Some(&(mut item)) = self.order.get(depth) else { return Some(true) };
             let mut found = None;
-            if self.has_room_for(missing, most) {
+            if self.has_room_for(missing, most)? {
                 found = self.next_bin(item, self.first_trial(depth), most)?;
             }
             let at = loop {
@@ -364,17 +364,22 @@ impl<'a> PackingSearch<'a> {
         if item(before) == item(depth) { self.path[before] } else { 0 }
     }
 
-    /// Whether the bins in use and the largest others could hold the missing sizes.
-    fn has_room_for(&self, missing: u64, most: usize) -> bool {
+    /// Whether the bins in use and the largest others could hold the missing sizes. None if the
+    /// steps are used up.
+    fn has_room_for(&mut self, missing: u64, most: usize) -> Option<bool> {
         let mut room = self.used_room;
-        let unused = self.by_capacity.iter().filter(|&&bin| self.counts[bin] == 0);
-        for &bin in unused.take(most - self.used) {
-            if room >= missing {
+        let mut unused = most - self.used;
+        for &bin in &self.by_capacity {
+            if room >= missing || unused == 0 {
                 break;
             }
-            room += u64::from(self.room[bin]);
+            self.steps_left = self.steps_left.checked_sub(1)?;
+            if self.counts[bin] == 0 {
+                room += u64::from(self.room[bin]);
+                unused -= 1;
+            }
         }
-        room >= missing
+        Some(room >= missing)
     }
 
     /// The next bin for an item, by index in the order of trial: `Some(None)` if there is none, and
