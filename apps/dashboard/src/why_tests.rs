@@ -181,7 +181,7 @@ fn run_log() -> RunBuilder {
         coordinator: Some("ams-2".into()),
     };
     made.record("ams-1", 0, 44.1, view(1, 6));
-    let slow = [("ams", &ams[..], 1.0, 0.72, 0.1), ("bud", &bud[..], 1.0, 0.85, 0.75)];
+    let slow = [("ams", &ams[..], 2.0, 0.72, 0.1), ("bud", &bud[..], 1.0, 0.85, 0.75)];
     made.period(&slow, 0).period(&slow, 0).period(&slow, 0);
     made.record("ams-2", 0, 75.0, view(2, 2));
     let (ok, wall_us) = (true, 80_000_000);

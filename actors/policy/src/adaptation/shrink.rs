@@ -239,15 +239,12 @@ fn suspects(turn: &DecisionState<'_>) -> (Vec<Suspect>, Vec<Reason>) {
         } else {
             None
         };
-        let share = |cluster: &ClusterAggregate| cluster.speed.value() / turn.all.speed;
+        let most = blamed.and_then(|(id, cluster, _)| Some((id, share_of_most(turn, cluster)?)));
+        if let Some((id, share)) = most {
+            cleared.push(Reason::LinkOfMost { cluster: id.clone(), share });
+            continue;
+        }
         match blamed {
-            // Without it, the job would have less than half of its processors' speed. Such a
-            // cluster waits for tasks of small ones: its own processors have done theirs.
-            Some((id, cluster, _))
-                if share(cluster) > 0.5 && cluster.counted < turn.all.counted =>
-            {
-                cleared.push(Reason::LinkOfMost { cluster: id.clone(), share: share(cluster) });
-            }
             Some((id, cluster, evidence)) => suspects.push(Suspect {
                 cluster: id.clone(),
                 useful: cluster.useful.value(),
@@ -260,6 +257,16 @@ fn suspects(turn: &DecisionState<'_>) -> (Vec<Suspect>, Vec<Reason>) {
         }
     }
     (suspects, cleared)
+}
+
+/// The share of a cluster in the job's speed, if it is more than half of it and others have the
+/// rest.
+///
+/// Without such a cluster, the job would have less than half of its processors' speed. It waits for
+/// tasks of small clusters: its own processors have done theirs.
+fn share_of_most(turn: &DecisionState<'_>, cluster: &ClusterAggregate) -> Option<f64> {
+    let share = cluster.speed.value() / turn.all.speed;
+    (share > 0.5 && cluster.counted < turn.all.counted).then_some(share)
 }
 
 /// Whether an inter-cluster overhead stands out against that of the others: it is higher by a
@@ -670,13 +677,14 @@ fn candidates(turn: &DecisionState<'_>) -> Vec<RemovalCandidate> {
     let slowest = straggler(turn, |_| true);
     let mut found = Vec::new();
     for (id, cluster) in &turn.clusters {
+        let has_most = share_of_most(turn, cluster).is_some();
         let staying = cluster.worst.iter().filter(|w| !turn.snapshot.leaving.contains_key(&w.node));
         for named in staying {
             let certain = is_slow(turn, named);
             let apart = is_exceptional(turn, named.inter, turn.all.inter);
             // Another node's overhead may come from waiting for the straggler.
             let clear = slowest.is_none_or(|(slowest, _)| *slowest == named.node);
-            let link = named.inter > settings.node_threshold && apart && clear;
+            let link = named.inter > settings.node_threshold && apart && clear && !has_most;
             let cause = match (certain, link) {
                 (true, _) => RemovalCause::Slow,
                 (false, true) => RemovalCause::Link,

@@ -85,7 +85,7 @@ pub struct JobRow {
 }
 
 impl JobRow {
-    fn nodes(&self) -> u32 {
+    fn processors(&self) -> u32 {
         self.sizes.values().sum()
     }
 }
@@ -144,7 +144,7 @@ pub fn list_object(rows: &[JobRow], more: bool) -> String {
         .iter()
         .map(|row| {
             json!({
-                "job": row.job.0, "state": row.state, "processors": row.nodes(), "sizes": row.sizes,
+                "job": row.job.0, "state": row.state, "processors": row.processors(), "sizes": row.sizes,
                 "line": row.line, "submitted_ago_s": row.age_s, "ended_ago_s": row.ended_s,
                 "about": row.about, "principal": row.principal,
             })
@@ -193,19 +193,19 @@ pub fn list_text(rows: &[JobRow]) -> String {
     let cells: Vec<[String; 6]> = rows
         .iter()
         .map(|row| {
-            let nodes = Some(row.nodes()).filter(|&nodes| nodes > 0);
+            let processors = Some(row.processors()).filter(|&count| count > 0);
             let age = row.age_s.map_or_else(String::new, age);
             [
                 row.job.to_string(),
                 row.state.to_owned(),
-                nodes.map_or_else(String::new, |nodes| nodes.to_string()),
+                processors.map_or_else(String::new, |count| count.to_string()),
                 age,
-                row.line.clone(),
-                row.about.clone(),
+                one_line(&row.line),
+                one_line(&row.about),
             ]
         })
         .collect();
-    let heads = ["JOB", "STATE", "NODES", "AGE", "PROGRAM", ""].map(str::to_owned);
+    let heads = ["JOB", "STATE", "PROCESSORS", "AGE", "PROGRAM", ""].map(str::to_owned);
     let all = || std::iter::once(&heads).chain(&cells);
     let widths: Vec<usize> =
         (0..6).map(|i| all().map(|row| row[i].chars().count()).max().unwrap_or(0)).collect();
@@ -222,6 +222,23 @@ pub fn list_text(rows: &[JobRow]) -> String {
         }
         out += line.trim_end();
         out.push('\n');
+    }
+    out
+}
+
+/// A text of several lines on one, for a row of a table.
+fn one_line(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let is_open = out.ends_with([':', ';', ',', '.']);
+        out += if out.is_empty() {
+            ""
+        } else if is_open {
+            " "
+        } else {
+            "; "
+        };
+        out += line;
     }
     out
 }
@@ -395,17 +412,17 @@ mod tests {
                 4,
                 JobState::Queued,
                 0,
-                Some("no cluster can take component 1: ams 0 idle, 2 needed"),
+                Some("no cluster can take component 1:\n  ams 0 idle, 2 needed\n"),
             ),
             live(5, JobState::Running, 2, None),
         ];
         let expected = "\
-JOB    STATE    NODES   AGE  PROGRAM
-job-1  done            60 s  queens --size 12
-job-2  failed          60 s  queens --size 12  it broke
-job-3  running     12  60 s  queens --size 12
-job-4  waiting         60 s  queens --size 12  no cluster can take component 1: ams 0 idle, 2 needed
-job-5  running      2        fib
+JOB    STATE    PROCESSORS   AGE  PROGRAM
+job-1  done                 60 s  queens --size 12
+job-2  failed               60 s  queens --size 12  it broke
+job-3  running          12  60 s  queens --size 12
+job-4  waiting              60 s  queens --size 12  no cluster can take component 1: ams 0 idle, 2 needed
+job-5  running           2        fib
 ";
         let text = list_text(&rows(entries, live, 160));
         assert_eq!(text, expected, "{text}");
