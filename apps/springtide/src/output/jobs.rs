@@ -144,7 +144,8 @@ pub fn list_object(rows: &[JobRow], more: bool) -> String {
         .iter()
         .map(|row| {
             json!({
-                "job": row.job.0, "state": row.state, "processors": row.processors(), "sizes": row.sizes,
+                "job": row.job.0, "state": row.state,
+                "processors": row.processors(), "sizes": row.sizes,
                 "line": row.line, "submitted_ago_s": row.age_s, "ended_ago_s": row.ended_s,
                 "about": row.about, "principal": row.principal,
             })
@@ -412,7 +413,7 @@ mod tests {
                 4,
                 JobState::Queued,
                 0,
-                Some("no cluster can take component 1:\n  ams 0 idle, 2 needed\n"),
+                Some("no place for component 1:\n  ams 0 idle, 2 needed\n"),
             ),
             live(5, JobState::Running, 2, None),
         ];
@@ -421,7 +422,7 @@ JOB    STATE    PROCESSORS   AGE  PROGRAM
 job-1  done                 60 s  queens --size 12
 job-2  failed               60 s  queens --size 12  it broke
 job-3  running          12  60 s  queens --size 12
-job-4  waiting              60 s  queens --size 12  no cluster can take component 1: ams 0 idle, 2 needed
+job-4  waiting              60 s  queens --size 12  no place for component 1: ams 0 idle, 2 needed
 job-5  running           2        fib
 ";
         let text = list_text(&rows(entries, live, 160));
