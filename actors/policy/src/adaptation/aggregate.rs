@@ -18,9 +18,9 @@
 //!     + ((sum of speed_i w_i) / (n s))^2            the overheads
 //! ```
 //!
-//! The fastest of `n` measured speeds is partly so by chance: by at most `sqrt(2 ln(n))` errors in
-//! the mean, if all are equal. That is the bound of the maximum of normal errors. Half of it is a
-//! part of the error, so that two errors include it.
+//! Of `n` equal speeds, the one that is measured as the fastest exceeds the others by chance. The
+//! expected excess is at most `sqrt(2 ln(n))` standard errors, the bound of the maximum of normal
+//! errors. Half of it is added to the error, so that an interval of two errors covers it.
 //!
 //! Errors of speeds are independent. Errors of overheads are not: one phase of the job makes all
 //! workers wait. So these add up. Source: propagation of errors to first order, e.g. J. R. Taylor,

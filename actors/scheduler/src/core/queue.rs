@@ -77,8 +77,8 @@ enum NodeWait {
     Over,
 }
 
-/// Possible placement of a job in the queue.
-enum Placement {
+/// Whether a job in the queue can start on nodes that are present.
+enum StartDecision {
     /// The job can start on these nodes.
     Nodes(Vec<NodeId>),
     /// The job must wait.
@@ -92,7 +92,7 @@ enum Placement {
     Blocked(String),
     /// Nodes must first be restarted with the job's program.
     Replace(BTreeMap<ClusterId, Vec<NodeId>>),
-    /// The job can never be placed.
+    /// The job can never start.
     Never(SubmitError),
 }
 
@@ -114,10 +114,10 @@ impl SchedulerCore {
             if matches!(waiting.rest, NodeWait::Until(until) if until <= now) {
                 waiting.rest = NodeWait::Over;
             }
-            let placement = self.place(&self.queue[at]);
+            let decision = self.decide_start(&self.queue[at]);
             let waiting = &mut self.queue[at];
-            match placement {
-                Placement::Wait { reason, coming } => {
+            match decision {
+                StartDecision::Wait { reason, coming } => {
                     waiting.waits_for = reason;
                     waiting.rest = match (coming, waiting.rest) {
                         (false, _) => NodeWait::Unknown,
@@ -128,11 +128,11 @@ impl SchedulerCore {
                     };
                     return self.wait_behind(at);
                 }
-                Placement::Blocked(reason) => {
+                StartDecision::Blocked(reason) => {
                     (waiting.waits_for, waiting.blocked) = (reason, true);
                     at += 1;
                 }
-                Placement::Replace(by_cluster) => {
+                StartDecision::Replace(by_cluster) => {
                     let (job, program) = (waiting.job, waiting.submit.program.clone());
                     for (cluster, nodes) in by_cluster {
                         for node in &nodes {
@@ -146,11 +146,11 @@ impl SchedulerCore {
                         out.push(SchedulerAction::Replace { cluster, nodes, program, reason });
                     }
                 }
-                Placement::Never(error) => {
+                StartDecision::Never(error) => {
                     out.push(SchedulerAction::Refuse { job: waiting.job, error });
                     self.queue.remove(at);
                 }
-                Placement::Nodes(nodes) => {
+                StartDecision::Nodes(nodes) => {
                     if let Some(waiting) = self.queue.remove(at) {
                         self.assign(waiting, nodes, out);
                         self.poll_for_reservations(now, out);
@@ -182,17 +182,17 @@ impl SchedulerCore {
         }
     }
 
-    fn place(&self, waiting: &QueuedJob) -> Placement {
+    fn decide_start(&self, waiting: &QueuedJob) -> StartDecision {
         let submit = &waiting.submit;
         if waiting.rest == NodeWait::Over
             && let Some(nodes) = self.available_nodes(waiting)
         {
-            return Placement::Nodes(nodes);
+            return StartDecision::Nodes(nodes);
         }
         let asked = match self.requested_nodes(waiting) {
             Ok(asked) => asked,
-            Err(Lack::Never(error)) => return Placement::Never(error),
-            Err(Lack::Blocked(reason)) => return Placement::Blocked(reason),
+            Err(Lack::Never(error)) => return StartDecision::Never(error),
+            Err(Lack::Blocked(reason)) => return StartDecision::Blocked(reason),
         };
         let mut chosen = Vec::new();
         let mut replace: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
@@ -252,11 +252,11 @@ impl SchedulerCore {
                 // the right one.
                 let tried = of_other.iter().find(|(_, node)| node.tried == Some(waiting.job));
                 if let Some((id, node)) = tried {
-                    return Placement::Never(another_program(id, node, submit));
+                    return StartDecision::Never(another_program(id, node, submit));
                 }
                 if submit.program.is_none() || !site.starts_programs {
                     let (id, node) = &of_other[0];
-                    return Placement::Never(another_program(id, node, submit));
+                    return StartDecision::Never(another_program(id, node, submit));
                 }
                 let nodes = of_other.into_iter().map(|(id, _)| id).take(lacks - coming);
                 replace.entry(cluster.clone()).or_default().extend(nodes);
@@ -267,7 +267,7 @@ impl SchedulerCore {
             short.push(format!("{lacks} more of cluster {cluster}{why}"));
         }
         if !replace.is_empty() {
-            Placement::Replace(replace)
+            StartDecision::Replace(replace)
         } else if !short.is_empty() {
             let wait = if all_come {
                 format!("; at most {:?}, if the others suffice", self.managing.start_wait)
@@ -275,12 +275,12 @@ impl SchedulerCore {
                 String::new()
             };
             let reason = format!("nodes: {}{wait}", short.join(", "));
-            Placement::Wait { reason, coming: all_come }
+            StartDecision::Wait { reason, coming: all_come }
         } else {
             let most = submit.params.max_processors.unwrap_or(Processors::MAX);
             // The number of a cluster's nodes follows from their least size, if the job names none.
             let fitting = |nodes| self.first_fitting(nodes, most);
-            Placement::Nodes(if submit.clusters.is_none() { fitting(chosen) } else { chosen })
+            StartDecision::Nodes(if submit.clusters.is_none() { fitting(chosen) } else { chosen })
         }
     }
 

@@ -1,5 +1,5 @@
-//! The tasks that other nodes steal here: the engine answers requests, and accepts results and
-//! returned tasks.
+//! The victim's side of a steal: the engine answers steal requests, leases tasks to thieves, and
+//! accepts results and returned tasks.
 //!
 //! `steal::victim` decides which nodes get hints. This module does not know how thieves choose
 //! victims.

@@ -1,4 +1,5 @@
-//! The tasks that this node stole: the engine accepts them, runs them and reports their outcomes.
+//! The thief's side of a steal: the engine accepts stolen tasks, runs them and reports their
+//! outcomes.
 //!
 //! `steal::thief` decides which node to ask. This module does not know how victims choose the tasks.
 

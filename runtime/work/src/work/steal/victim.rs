@@ -1,5 +1,5 @@
 //! The victim's decisions, without I/O: thieves that got nothing, and hints to them when there is
-//! work.
+//! work. `engine::leased_tasks` answers the requests.
 
 use std::collections::VecDeque;
 use std::time::Duration;
