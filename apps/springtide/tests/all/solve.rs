@@ -1,6 +1,7 @@
 //! `springtide solve`: its result, its files, and its errors for bad input.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -15,6 +16,13 @@ fn plants() -> PathBuf {
 fn solve(model: &Path, options: &[&str]) -> CommandOutput {
     let mut command = program(&["solve"]);
     command.arg(model).args(options);
+    finish_elsewhere(command)
+}
+
+/// Runs a command to its end in an empty directory, where it leaves the files of its run.
+fn finish_elsewhere(mut command: Command) -> CommandOutput {
+    let dir = tempfile::tempdir().expect("a directory");
+    command.current_dir(dir.path());
     finish(command)
 }
 
@@ -343,7 +351,7 @@ fn files_are_named_by_themselves_and_samples_are_written() {
     command.args(["--stoch", &path("c.txt"), "--scenarios", "40", "--epsilon", "1e-9"]);
     command.args(["--sequential", "--json", "-q", "--estimate", "0"]);
     command.args(["--write-mps", &mps, "--write-smps", &smps]);
-    let one = result(&finish(command));
+    let one = result(&finish_elsewhere(command));
     assert!(text(Path::new(&mps)).contains("COLUMNS"));
     let options = ["--all-scenarios", "--epsilon", "1e-9", "--sequential", "--json", "-q"];
     let other = result(&solve(Path::new(&smps), &options));
@@ -382,14 +390,14 @@ fn a_risk_averse_decision_costs_more_on_average() {
 #[test]
 fn a_pyomo_model_is_solved() {
     let python = std::env::var("SPRINGTIDE_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let has = std::process::Command::new(&python).args(["-c", "import pyomo.environ"]).output();
+    let has = Command::new(&python).args(["-c", "import pyomo.environ"]).output();
     if !has.is_ok_and(|has| has.status.success()) {
         println!("skipped: {python} has no Pyomo");
         return;
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let example = root.join("../stochastic/examples/pyomo_smps.py");
-    let mut command = std::process::Command::new(python);
+    let mut command = Command::new(python);
     command.arg(example).args(["--springtide", env!("CARGO_BIN_EXE_springtide")]);
     let ended = finish(command);
     assert_eq!(ended.code, Some(0), "{}", ended.err);
