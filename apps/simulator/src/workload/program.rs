@@ -44,12 +44,12 @@ impl Curve {
     /// Processor-seconds of the work: those of one processor. If the duration is known for a
     /// single number of processors, those of that number.
     pub fn work(&self) -> f64 {
-        match self {
-            Self::Points(points) if points.len() == 1 => {
-                points.iter().map(|&(n, seconds)| f64::from(n.max(1)) * seconds).sum()
-            }
-            _ => self.seconds(1),
+        if let Self::Points(points) = self
+            && let [(n, seconds)] = points[..]
+        {
+            return f64::from(n.max(1)) * seconds;
         }
+        self.seconds(1)
     }
 
     /// The speedup of this number of processors over one.

@@ -567,9 +567,9 @@ impl<'c, P: Program> Root<'c, P> {
     /// Called at the root's points: handles changes of processes, and proposes an action for a
     /// later point.
     fn manage(&mut self, part: &ComputeProcess<'c, P>) -> Result<NextAction, Stop> {
-        self.group(|group| (group.begin_decision(), Vec::new()))?;
         self.reconcile()?;
-        if !self.read_group(ProcessGroup::is_settled)? {
+        // A decision while an action is proposed could not be proposed itself, and would be lost.
+        if !self.read_group(|group| group.is_settled() && !group.has_proposal())? {
             return Ok(NextAction::Continue);
         }
         self.release_nodes()?;
@@ -578,6 +578,7 @@ impl<'c, P: Program> Root<'c, P> {
         if self.at.cx.checkpoint_wanted() && self.saves {
             return self.prepare_move(part);
         }
+        self.group(|group| (group.begin_decision(), Vec::new()))?;
         let (present, coming) = self.present()?;
         let urgent = present.iter().any(|one| one.leaving && one.rank.is_some());
         let waits = self.waits_for(coming);

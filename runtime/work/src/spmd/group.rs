@@ -304,7 +304,6 @@ impl ProcessGroup {
         // one.
         let at = change.points.values().copied().max().unwrap_or(point);
         change.agreed = Some(at);
-        let ends = change.deed == CollectiveAction::Continue;
         let before = (roster.size(), roster.layout.clone());
         let mut out: Vec<OutgoingMessage> = roster
             .members
@@ -320,9 +319,8 @@ impl ProcessGroup {
             let givers = givers.map(|giver| giver.process).collect();
             self.install(next, givers);
         }
-        if ends {
-            self.change = None;
-        }
+        // All continue by themselves, so nothing of it is left to execute.
+        self.change.take_if(|change| change.deed == CollectiveAction::Continue);
         out
     }
 
@@ -725,6 +723,11 @@ impl ProcessGroup {
         let all = self.roster.as_ref().is_some_and(|r| self.complete.len() == r.members.len());
         let deed = self.change.as_ref().map(|change| &change.deed);
         all && !matches!(deed, Some(CollectiveAction::Change(_)))
+    }
+
+    /// Whether an action is proposed and not yet executed.
+    pub(crate) fn has_proposal(&self) -> bool {
+        self.change.is_some()
     }
 
     /// Whether all have finished the work after the last step.
