@@ -200,6 +200,22 @@ impl<'c, P: Program> Root<'c, P> {
         self.at.post.group(&self.at.group, action).ok_or_else(group_ended)
     }
 
+    /// Proposes an action to all members. Returns whether the group accepted the proposal.
+    fn propose(&self, action: CollectiveAction) -> Result<bool, Stop> {
+        self.group(|group| match group.propose(action) {
+            Some(messages) => (true, messages),
+            None => (false, Vec::new()),
+        })
+    }
+
+    /// Proposes a configuration. If the group refuses it, the root decides again at its next point.
+    fn propose_change(&mut self, next: Configuration) -> Result<(), Stop> {
+        if !self.propose(CollectiveAction::Change(next))? {
+            self.decided = None;
+        }
+        Ok(())
+    }
+
     fn read_group<R>(&self, action: impl FnOnce(&ProcessGroup) -> R) -> Result<R, Stop> {
         self.at.post.read_group(&self.at.group, action).ok_or_else(group_ended)
     }
@@ -493,8 +509,8 @@ impl<'c, P: Program> Root<'c, P> {
                     if self.manage(&part)? == NextAction::Stopped {
                         return Ok(None);
                     }
-                    // Does nothing if an action has been proposed. The others wait for either.
-                    self.group(|group| ((), group.propose(CollectiveAction::Continue)))?;
+                    // Refused if an action has been proposed. The others wait for either.
+                    self.propose(CollectiveAction::Continue)?;
                     continue;
                 }
                 // The root is in every configuration.
@@ -592,7 +608,7 @@ impl<'c, P: Program> Root<'c, P> {
             self.plan_release(plan.release.clone(), waits);
             if others || plan.new_layout && layout != part.layout {
                 if let Some(roster) = self.roster_of(&plan, &layout)? {
-                    self.group(|group| ((), group.propose(CollectiveAction::Change(roster))))?;
+                    self.propose_change(roster)?;
                 }
                 return Ok(NextAction::Continue);
             }
@@ -601,7 +617,8 @@ impl<'c, P: Program> Root<'c, P> {
         let saved = self.saved.as_ref().map_or(0, |saved| saved.point);
         let due = self.saves && self.program.is_checkpointed() && part.point > saved;
         if due && self.at.cx.checkpoint_due() {
-            self.group(|group| ((), group.propose(CollectiveAction::Save)))?;
+            // Refused, the checkpoint is still due at the next point.
+            self.propose(CollectiveAction::Save)?;
         }
         Ok(NextAction::Continue)
     }
@@ -612,7 +629,7 @@ impl<'c, P: Program> Root<'c, P> {
             let plan =
                 NextConfiguration { members: vec![0], new_layout: false, release: Vec::new() };
             if let Some(roster) = self.roster_of(&plan, &whole(self.program))? {
-                self.group(|group| ((), group.propose(CollectiveAction::Change(roster))))?;
+                self.propose_change(roster)?;
             }
             return Ok(NextAction::Continue);
         }

@@ -561,16 +561,14 @@ impl ProcessGroup {
     /// Proposes an action to all members.
     ///
     /// One at a time, only while all have their state, and for a change only if the new members are
-    /// where the roster has them. Otherwise returns no messages.
-    pub(crate) fn propose(&mut self, deed: CollectiveAction) -> Vec<OutgoingMessage> {
-        let Some(roster) = self.roster.as_ref().filter(|_| self.change.is_none()) else {
-            return Vec::new();
-        };
+    /// where the roster has them. Otherwise the proposal is refused, which the result `None` says.
+    pub(crate) fn propose(&mut self, deed: CollectiveAction) -> Option<Vec<OutgoingMessage>> {
+        let roster = self.roster.as_ref().filter(|_| self.change.is_none())?;
         if self.complete.len() < roster.members.len() {
-            return Vec::new();
+            return None;
         }
         if matches!(&deed, CollectiveAction::Change(next) if !self.holds(next)) {
-            return Vec::new();
+            return None;
         }
         self.last_change += 1;
         let (generation, change) = (roster.generation, self.last_change);
@@ -578,7 +576,7 @@ impl ProcessGroup {
         let out = roster.members.iter().map(|to| message_to(to, propose.clone())).collect();
         self.change =
             Some(PendingAction { number: change, deed, points: BTreeMap::new(), agreed: None });
-        out
+        Some(out)
     }
 
     /// Handles the arrival of a process, or an order to its node to leave.
@@ -593,7 +591,8 @@ impl ProcessGroup {
     fn propose_decision(&mut self) -> Vec<OutgoingMessage> {
         let is_long = |pace: &StepRate| pace.step_s >= LONG_STEP_S;
         if self.undecided && (self.paces.is_empty() || self.paces.values().any(is_long)) {
-            self.propose(CollectiveAction::Decide)
+            // While another action is proposed, the root decides after it.
+            self.propose(CollectiveAction::Decide).unwrap_or_default()
         } else {
             Vec::new()
         }

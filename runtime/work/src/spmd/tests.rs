@@ -242,7 +242,7 @@ impl GroupWorld {
             self.propose(choice);
         }
         let out = self.group.propose(CollectiveAction::Continue);
-        self.spread(out);
+        self.spread(out.unwrap_or_default());
     }
 
     fn give(&mut self, from: &Peer, rank: u32, next: &super::message::Configuration) {
@@ -290,12 +290,11 @@ impl GroupWorld {
                 None => return,
             },
         };
-        let out = self.group.propose(deed);
-        if !out.is_empty() {
+        if let Some(out) = self.group.propose(deed) {
             self.changes += 1;
             self.saved.clear();
+            self.spread(out);
         }
-        self.spread(out);
     }
 
     /// A node's process ends, and its site restarts it.
@@ -392,9 +391,31 @@ fn members_lost_since_they_were_chosen_prevent_a_configuration() {
     let next = super::message::Configuration { generation: next.generation + 9, ..next };
     let mut gone = next.clone();
     gone.members[2].peer = peer(3, 7);
-    assert!(settled.group.propose(CollectiveAction::Change(gone)).is_empty());
+    assert_eq!(settled.group.propose(CollectiveAction::Change(gone)), None);
     assert!(settled.group.is_settled(), "nothing is proposed");
-    assert!(!settled.group.propose(CollectiveAction::Change(next)).is_empty());
+    assert!(settled.group.propose(CollectiveAction::Change(next)).is_some());
+}
+
+/// While an action is proposed, another one is refused, and its proposer learns that. A refused
+/// configuration that counts as proposed would leave new processes without work.
+#[test]
+fn a_second_proposal_is_refused_until_the_first_has_ended() {
+    let mut world = GroupWorld::new();
+    world.settle();
+    world.form();
+    world.settle();
+    let next = world.group.make_roster(&[0, 1, 3], Bytes::new()).expect("all are there");
+    let decision = world.group.request_decision();
+    assert!(world.group.has_proposal(), "without a measured pace, the root decides at once");
+    assert_eq!(world.group.propose(CollectiveAction::Change(next)), None);
+    world.choice = Some(0);
+    world.spread(decision);
+    world.settle();
+    world.last += 10;
+    world.settle();
+    assert!(!world.group.has_proposal(), "the decision was made");
+    let next = world.group.make_roster(&[0, 1, 3], Bytes::new()).expect("all are there");
+    assert!(world.group.propose(CollectiveAction::Change(next)).is_some());
 }
 
 /// A report of a broken link may arrive after the node's next incarnation started, which it does
