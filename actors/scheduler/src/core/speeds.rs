@@ -220,7 +220,10 @@ impl Speeds {
         Some(self.units.get(&unit?)?.kinds.get(&SpeedClass::of(registration))?.speed)
     }
 
-    /// The node's own speed, or that of its kind. After a failed benchmark, the speed is unknown.
+    /// The node's own speed, or that of its kind.
+    ///
+    /// The speed is unknown after a failed benchmark. It is also unknown after the own speed of a
+    /// slowed node has expired: other programs may still run there.
     pub(super) fn best(
         &self,
         unit: Option<Unit>,
@@ -228,9 +231,10 @@ impl Speeds {
         now: Instant,
     ) -> Option<f64> {
         let known = self.units.get(&unit?)?;
-        let failed = || known.failed_lately(&registration.node, now);
-        self.own(unit, &registration.node, now)
-            .or_else(|| self.of_kind(unit, registration).filter(|_| !failed()))
+        let node = &registration.node;
+        let doubtful = || known.failed_lately(node, now) || self.slow.contains(node);
+        self.own(unit, node, now)
+            .or_else(|| self.of_kind(unit, registration).filter(|_| !doubtful()))
     }
 
     /// Whether one of these nodes was slower than its kind at its last measurement.

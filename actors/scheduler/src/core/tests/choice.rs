@@ -262,3 +262,35 @@ proptest! {
         prop_assert!(all.nodes.iter().all(|n| known(n).zip(least).is_none_or(|(s, l)| s >= l)));
     }
 }
+
+/// The cause of a slow node may last longer than its measurement is valid. Then the node is not
+/// as fast as its kind until a new measurement shows it.
+#[test]
+fn a_slowed_node_is_of_unknown_speed_until_it_is_measured_again() {
+    use springtide_metrics::SpecId;
+
+    use super::super::speeds::{OWN_SPEED_TTL, Speeds, Unit};
+    let node = |name: &str| NodeRegistration {
+        cluster: "a".into(),
+        node: name.into(),
+        incarnation: Incarnation(1),
+        address: Address::Memory,
+        threads: 1,
+        fingerprint: 7,
+        pid: 1,
+        hardware: Hardware { model: "m".into(), threads: 1, ..Hardware::default() },
+        work: None,
+    };
+    let (mut speeds, start) = (Speeds::default(), Instant::now());
+    let unit = Unit::of(SpecId::DECLARED, JobId(1));
+    let (fast, slow) = (node("a-1"), node("a-2"));
+    for (registration, speed) in [(&fast, 1.0), (&slow, 0.1)] {
+        speeds.at_work(unit, registration, speed, start).expect("a valid speed");
+    }
+    assert_eq!(speeds.best(Some(unit), &slow, start), Some(0.1));
+    let later = start + OWN_SPEED_TTL;
+    assert_eq!(speeds.best(Some(unit), &fast, later), Some(1.0), "as its kind");
+    assert_eq!(speeds.best(Some(unit), &slow, later), None);
+    speeds.at_work(unit, &slow, 0.95, later).expect("a valid speed");
+    assert_eq!(speeds.best(Some(unit), &slow, later + OWN_SPEED_TTL), Some(1.0));
+}
