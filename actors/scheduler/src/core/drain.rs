@@ -1,13 +1,19 @@
 //! Draining: a drained node gets no job, and the drain is answered when the node is empty.
+//!
+//! The owner of a processor may announce that it takes the processor away, at the end of a batch
+//! job's time or before a pre-emption. Such a *revocation* is never refused. The manager fetches a
+//! replacement first, and the job is asked to release the node once the replacement has joined. If
+//! none has joined, the job is asked at half of the announced time, so that it can move its work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use springtide_base::id::{Incarnation, JobId, NodeId};
+use springtide_base::id::{ClusterId, Incarnation, JobId, NodeId};
 use tokio::time::Instant;
 
 use super::SchedulerCore;
 use super::event::SchedulerAction;
+use super::managed::NodeUse;
 use super::pool::PoolNodeState;
 use crate::scheduler::{Drain, DrainError, DrainResult, JobState};
 
@@ -26,6 +32,18 @@ pub(super) struct DrainMark {
     pub(super) asked: bool,
     /// Earliest time of the next order to the job.
     pub(super) not_before: Option<Instant>,
+    /// Time at which the job is asked although no replacement has joined; absent: the job needs to
+    /// wait for none.
+    pub(super) replace_until: Option<Instant>,
+}
+
+/// Processors of a job in a cluster that their owner will take away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PlannedRevocations {
+    /// Number of processors that the job still has.
+    pub(super) count: u32,
+    /// Number of these that wait for replacements.
+    pub(super) unreplaced: u32,
 }
 
 /// A drain order that is not answered yet.
@@ -41,7 +59,30 @@ pub(super) struct PendingDrain {
 impl DrainMark {
     /// A drain that lasts until the node is put back into service.
     pub(super) fn lasting(reason: String) -> Self {
-        Self { reason, until: None, incarnation: None, asked: false, not_before: None }
+        Self {
+            reason,
+            until: None,
+            incarnation: None,
+            asked: false,
+            not_before: None,
+            replace_until: None,
+        }
+    }
+
+    /// Whether the node's process ends at a known time, whatever its job does.
+    pub(super) fn is_revocation(&self) -> bool {
+        self.incarnation.is_some() && self.until.is_some()
+    }
+
+    /// The time that a revocation gives to replacements: half of the announced time, or less if an
+    /// earlier announcement left less.
+    fn replacement_time(&self, earlier: Option<&Self>, now: Instant) -> Option<Instant> {
+        let until = self.until.filter(|_| self.is_revocation())?;
+        let half = now + until.saturating_duration_since(now) / 2;
+        match earlier.filter(|earlier| earlier.is_revocation()) {
+            Some(earlier) => earlier.replace_until.map(|at| at.min(half)),
+            None => Some(half),
+        }
     }
 }
 
@@ -66,7 +107,10 @@ impl SchedulerCore {
     ) {
         let checked = self.check_nodes(&order.nodes);
         let nodes: BTreeSet<NodeId> = order.nodes.into_iter().collect();
-        if let Err(error) = checked.and_then(|()| self.leaves_enough(&nodes)) {
+        // A revocation takes place in any case.
+        let is_revocation = order.incarnation.is_some() && order.deadline_ms.is_some();
+        let enough = || if is_revocation { Ok(()) } else { self.leaves_enough(&nodes) };
+        if let Err(error) = checked.and_then(|()| enough()) {
             return out.push(SchedulerAction::Drained { drain, answer: Err(error) });
         }
         let until = order.deadline_ms.map(Duration::from_millis).and_then(|d| now.checked_add(d));
@@ -80,14 +124,14 @@ impl SchedulerCore {
                 continue;
             }
             let lasts = node.drain.as_ref().is_some_and(|mark| mark.incarnation.is_none());
-            node.drain = Some(DrainMark {
-                reason: order.reason.clone(),
+            let mark = DrainMark {
                 until,
                 incarnation: order.incarnation.filter(|_| !lasts),
                 // A repeated drain asks the job again, because the deadline may differ.
-                asked: false,
-                not_before: None,
-            });
+                ..DrainMark::lasting(order.reason.clone())
+            };
+            let replace_until = mark.replacement_time(node.drain.as_ref(), now);
+            node.drain = Some(DrainMark { replace_until, ..mark });
             if order.incarnation.is_none() {
                 // The drain outlasts the node's process and this scheduler.
                 out.push(SchedulerAction::StoreDrain {
@@ -155,7 +199,13 @@ impl SchedulerCore {
             let Some(node) = self.nodes.get_mut(id) else { continue };
             let Some(mark) = &mut node.drain else { continue };
             mark.not_before = mark.not_before.filter(|at| *at > now);
+            mark.replace_until = mark.replace_until.filter(|at| *at > now);
             let PoolNodeState::Busy(job) = node.state else { continue };
+            // Only the manager fetches replacements.
+            mark.replace_until = mark.replace_until.filter(|_| self.managing.has(job));
+            if mark.replace_until.is_some() {
+                continue;
+            }
             // A job cannot be asked while it starts or ends. A starting job is asked later.
             let holds = self
                 .jobs
@@ -172,6 +222,42 @@ impl SchedulerCore {
             let left = until.map(|until| until.saturating_duration_since(now).as_millis());
             let deadline_ms = left.map(|left| u64::try_from(left).unwrap_or(u64::MAX));
             out.push(SchedulerAction::AskLeave { job, coordinator, nodes, reason, deadline_ms });
+        }
+    }
+
+    /// Counts the processors of running managed jobs that will be taken away.
+    pub(super) fn planned_revocations(&self) -> BTreeMap<(JobId, ClusterId), PlannedRevocations> {
+        let mut all: BTreeMap<(JobId, ClusterId), PlannedRevocations> = BTreeMap::new();
+        for id in &self.marked {
+            let Some(node) = self.nodes.get(id) else { continue };
+            let Some(mark) = node.drain.as_ref().filter(|mark| mark.is_revocation()) else {
+                continue;
+            };
+            let Some((job, NodeUse::Computing)) = self.managing.ledger.get(id) else { continue };
+            let planned = all.entry((*job, node.cluster.clone())).or_default();
+            planned.count += 1;
+            planned.unreplaced += u32::from(mark.replace_until.is_some());
+        }
+        all
+    }
+
+    /// Records that a job has got processors: they replace those that will be taken away first.
+    /// The root's node comes last, so that no node that leaves soon becomes its successor.
+    pub(super) fn replacements_joined(&mut self, id: JobId, count: u32) {
+        let root = self.jobs.get(&id).and_then(|job| job.view.coordinator.as_ref());
+        let mut waiting: Vec<(bool, Instant, NodeId)> = Vec::new();
+        for node in &self.marked {
+            let Some(known) = self.nodes.get(node) else { continue };
+            let until = known.drain.as_ref().and_then(|mark| mark.replace_until);
+            if let Some(until) = until.filter(|_| known.state == PoolNodeState::Busy(id)) {
+                waiting.push((root == Some(node), until, node.clone()));
+            }
+        }
+        waiting.sort();
+        for (.., node) in waiting.into_iter().take(count as usize) {
+            if let Some(mark) = self.nodes.get_mut(&node).and_then(|node| node.drain.as_mut()) {
+                mark.replace_until = None;
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use springtide_base::id::{Epoch, Incarnation, JobId, NodeId};
 use tokio::time::Instant;
 
+use super::drain::DrainMark;
 use super::event::SchedulerAction;
 use super::managed::ManagedJob;
 use super::pool::PoolNodeState;
@@ -34,6 +35,8 @@ impl SchedulerCore {
         let on_demand = self.is_on_demand(&cluster);
         let Some(node) = self.nodes.get_mut(id) else { return };
         let before = node.state;
+        let was_leaving = node.drain.is_some();
+        let was_revoked = node.drain.as_ref().is_some_and(DrainMark::is_revocation);
         node.lost_at = None;
         match (returns, on_demand) {
             // A node that joined by itself may or may not return.
@@ -50,7 +53,10 @@ impl SchedulerCore {
         if !held.remove_node(id) {
             return self.end_if_empty(job); // it was being released
         }
-        self.member_died(job, id, reason, now);
+        self.member_died(job, id, reason, was_leaving, now);
+        if let Some(managed) = self.managing.jobs.get_mut(&job) {
+            managed.revoked = was_revoked.then(|| id.clone());
+        }
         let Some(held) = self.jobs.get_mut(&job) else { return };
         if let (JobState::Running, Some(coordinator)) = (held.state, &held.view.coordinator)
             && coordinator != id
@@ -153,7 +159,8 @@ impl SchedulerCore {
         let cluster = node.cluster.clone();
         let lost = HoldingChange::Lost { job, node: id.clone(), reason: reason.clone() };
         self.holding_changes.push(lost);
-        self.member_died(job, &id, &reason, now);
+        let was_leaving = self.nodes.get(&id).is_some_and(|node| node.drain.is_some());
+        self.member_died(job, &id, &reason, was_leaving, now);
         let nodes = vec![id.clone()];
         out.push(SchedulerAction::Replace {
             cluster,

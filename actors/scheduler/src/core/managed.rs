@@ -15,6 +15,7 @@ use springtide_base::id::{ClusterId, Epoch, JobId, NodeId};
 use tokio::time::Instant;
 
 use super::SchedulerCore;
+use super::drain::PlannedRevocations;
 use super::event::{ManagerQuestion, SchedulerAction};
 use super::history::Histories;
 use super::pool::PoolNodeState;
@@ -55,6 +56,8 @@ pub(super) struct ManagedJob {
     pub(super) begun: bool,
     /// Last epoch before the restart, and the node that it was issued to.
     pub(super) former: Option<(Epoch, NodeId)>,
+    /// The last lost node, if its owner had announced that it takes the node away.
+    pub(super) revoked: Option<NodeId>,
 }
 
 /// Nodes granted to a job by a change, and the order that they serve.
@@ -130,6 +133,7 @@ impl ManagedJob {
             losses: 0,
             begun: false,
             former: None,
+            revoked: None,
         }
     }
 }
@@ -160,6 +164,8 @@ pub(super) struct ManagerState {
     pub(super) histories: Histories,
     /// Nodes that their jobs released voluntarily.
     pub(super) let_go: BTreeSet<NodeId>,
+    /// Processors that will be taken away, as last reported to the manager.
+    revocations: BTreeMap<(JobId, ClusterId), PlannedRevocations>,
 }
 
 impl ManagerState {
@@ -175,6 +181,7 @@ impl ManagerState {
             next_poll: None,
             histories: Histories::default(),
             let_go: BTreeSet::new(),
+            revocations: BTreeMap::new(),
         }
     }
 
@@ -559,6 +566,7 @@ impl SchedulerCore {
             }
         }
         self.reconcile_stubs(now, out);
+        self.report_revocations(now, out);
         for id in self.managing.jobs.keys().copied().collect::<Vec<_>>() {
             self.gather(id, now, out);
             self.reconcile_job(id, now, out);
@@ -649,6 +657,24 @@ impl SchedulerCore {
                 self.report_request(id, now, out);
             }
             _ => {}
+        }
+    }
+
+    /// Reports changes of the processors that will be taken away from jobs.
+    pub(super) fn report_revocations(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
+        if self.marked.is_empty() && self.managing.revocations.is_empty() {
+            return;
+        }
+        let planned = self.planned_revocations();
+        let before = std::mem::replace(&mut self.managing.revocations, planned.clone());
+        let ended = before.keys().filter(|key| !planned.contains_key(*key));
+        let ended = ended.map(|key| (key.clone(), PlannedRevocations::default()));
+        let changed = planned.iter().filter(|(key, value)| before.get(*key) != Some(*value));
+        let changed = changed.map(|(key, value)| (key.clone(), *value));
+        let all: Vec<_> = ended.chain(changed).collect();
+        for ((job, cluster), PlannedRevocations { count, unreplaced }) in all {
+            let planned = ManagerEvent::RevocationsPlanned { job, cluster, count, unreplaced };
+            self.report(planned, now, out);
         }
     }
 

@@ -438,7 +438,8 @@ impl SchedulerCore {
         let marked = self.marked.iter().filter_map(|node| self.nodes.get(node));
         let marks = marked.filter_map(|node| node.drain.as_ref());
         let blames = self.jobs.values().map(|job| job.blame_at);
-        let all = opens.chain(marks.map(|mark| mark.not_before)).chain(blames);
+        let marks = marks.flat_map(|mark| [mark.not_before, mark.replace_until]);
+        let all = opens.chain(marks).chain(blames);
         let own = [
             self.managing.due(),
             self.files.due(),

@@ -408,10 +408,13 @@ impl SchedulerCore {
         let Some(held) = self.jobs.get(&id) else { return false };
         let (epoch, issued_to) = (held.epoch, held.issued_to.clone());
         let Some(managed) = self.managing.jobs.get_mut(&id) else { return false };
-        if managed.stage != JobStage::Running || managed.losses + 1 >= LOSSES_MAX {
+        // The job did not cause the loss of a node whose owner took it away.
+        let is_planned = managed.revoked.take().as_ref() == Some(node);
+        let losses = managed.losses + u32::from(!is_planned);
+        if managed.stage != JobStage::Running || losses >= LOSSES_MAX {
             return false;
         }
-        managed.losses += 1;
+        managed.losses = losses;
         (managed.again, managed.epoch) = (Some(need), epoch);
         managed.former = issued_to.map(|node| (epoch, node));
         out.push(SchedulerAction::Restart { job: id, client: managed.submit.client.clone() });

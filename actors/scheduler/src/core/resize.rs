@@ -162,7 +162,9 @@ impl SchedulerCore {
                 count += 1;
             }
         }
-        // The request is reported first. Otherwise, the manager would grant it again.
+        // The requests are reported first. Otherwise, the manager would grant them again.
+        self.replacements_joined(id, count);
+        self.report_revocations(now, out);
         self.report_request(id, now, out);
         self.report(ManagerEvent::Grown { job: id, change, count }, now, out);
     }

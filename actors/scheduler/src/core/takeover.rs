@@ -132,18 +132,24 @@ impl SchedulerCore {
     }
 
     /// Records the death of a former member. If it ran the root, the root may be the cause.
-    pub(super) fn member_died(&mut self, id: JobId, node: &NodeId, reason: &str, now: Instant) {
+    pub(super) fn member_died(
+        &mut self,
+        id: JobId,
+        node: &NodeId,
+        reason: &str,
+        was_leaving: bool,
+        now: Instant,
+    ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(known) = self.nodes.get(node) else { return };
         let Some(registration) = &known.registration else { return };
         let (incarnation, cluster) = (registration.incarnation, known.cluster.clone());
-        let leaving = known.drain.is_some();
         let dead = DeadNode {
             node: node.clone(),
             incarnation,
             cluster,
             reason: reason.to_owned(),
-            leaving,
+            leaving: was_leaving,
         };
         let of = |n: &NodeId| self.nodes.get(n).map(|node| &node.cluster);
         let clusters: BTreeSet<_> = job.members.iter().filter_map(of).collect();

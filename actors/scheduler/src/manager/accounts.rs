@@ -67,11 +67,20 @@ pub(super) struct ClusterAccount {
     pub(super) refused: u32,
     /// Whether it declined a voluntary release.
     pub(super) declined: bool,
+    /// Processors of `size` that their owner will take away.
+    pub(super) to_be_revoked: u32,
+    /// Processors of `to_be_revoked` that wait for replacements.
+    pub(super) unreplaced: u32,
 }
 
 impl ClusterAccount {
     pub(super) fn all(&self) -> u32 {
         self.size + self.pending + self.releasing
+    }
+
+    /// Processors that it computes on and will keep.
+    pub(super) fn lasting(&self) -> u32 {
+        self.size.saturating_sub(self.to_be_revoked)
     }
 
     /// Subtracts from the processors that the job computes on. `cluster` is the account's.

@@ -5,7 +5,7 @@
 use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
-use super::accounts::{AllocationStage, PendingResize, ResizeStep};
+use super::accounts::{AllocationStage, ClusterAccount, PendingResize, ResizeStep};
 use super::event::ManagerAction;
 use super::{Approach, Manager, ManagerSettings};
 use crate::policy::malleability::{Direction, MalleableJob, Round};
@@ -29,24 +29,37 @@ impl Manager {
         }
     }
 
-    /// Replaces lost processors of jobs that are below their minimum, whether malleable or not.
-    fn restore(&mut self, cluster: &ClusterId, now: Instant, out: &mut Vec<ManagerAction>) {
+    /// Replaces lost processors of jobs that are below their minimum, whether malleable or not, and
+    /// processors that will be taken away. Above a job's minimum, its growth leaves as many
+    /// processors to others as any growth.
+    pub(super) fn restore(
+        &mut self,
+        cluster: &ClusterId,
+        now: Instant,
+        out: &mut Vec<ManagerAction>,
+    ) {
         let Some(known) = self.clusters.get(cluster).filter(|known| known.closed.is_none()) else {
             return;
         };
         let lacks = |id: &JobId| {
             let job = self.jobs.get(id)?;
-            let here = job.accounts.get(cluster).map_or(0, |account| account.size);
-            let lacks = job.bounds(cluster).0.saturating_sub(here);
-            (lacks > 0 && self.may_change(*id)).then_some((*id, lacks))
+            let account = job.accounts.get(cluster).copied().unwrap_or_default();
+            let below_minimum = job.bounds(cluster).0.saturating_sub(account.lasting());
+            let lacks = below_minimum > 0 || account.unreplaced > 0;
+            (lacks && self.may_change(*id)).then_some((*id, below_minimum, account.unreplaced))
         };
-        let lack: Vec<(JobId, u32)> = known.jobs.iter().filter_map(lacks).collect();
-        for (id, lacks) in lack {
+        let lack: Vec<(JobId, u32, u32)> = known.jobs.iter().filter_map(lacks).collect();
+        for (id, below_minimum, unreplaced) in lack {
             // A job of a reservation gets replacements from its reservation.
             let need = self.jobs.get(&id).map(|job| &job.need);
-            let count = self.restorable(cluster, need).min(lacks);
+            let needed = self.restorable(cluster, need).min(below_minimum);
+            let count = needed.max(self.grow_value(cluster).min(unreplaced));
             if count > 0 {
-                let why = format!("{count} of {cluster} to replace lost processors");
+                let replaced = match unreplaced {
+                    0 => "lost processors",
+                    _ => "processors that will be taken away",
+                };
+                let why = format!("{count} of {cluster} to replace {replaced}");
                 self.grant(id, cluster, count, why, now, out);
             }
         }
@@ -227,12 +240,14 @@ impl Manager {
     /// Shrinks jobs above their owner's limit, in the cluster where they can release most.
     pub(super) fn keep_limits(&mut self, now: Instant, out: &mut Vec<ManagerAction>) {
         let over = |(&id, job): (&JobId, &super::JobAccount)| {
-            let excess = job.size().saturating_sub(job.limit?);
+            let revoked: u32 = job.accounts.values().map(|account| account.to_be_revoked).sum();
+            // Replacements join before the processors that they replace leave.
+            let excess = job.size().saturating_sub(job.limit?.saturating_add(revoked));
             if excess == 0 || job.stage != AllocationStage::Running || job.change.is_some() {
                 return None;
             }
             let can = |(cluster, account): (&ClusterId, &super::ClusterAccount)| {
-                (account.size.saturating_sub(job.bounds(cluster).0), cluster.clone())
+                (account.lasting().saturating_sub(job.bounds(cluster).0), cluster.clone())
             };
             let (can, cluster) = job.accounts.iter().map(can).max()?;
             (can > 0).then(|| (id, cluster, excess.min(can)))
@@ -338,8 +353,8 @@ impl Manager {
     ) {
         let ResizeStep::Asked { count: asked, mandatory, freed } = asked else { return };
         let Some(job) = self.jobs.get(&id) else { return };
-        let size = job.accounts.get(cluster).map_or(0, |account| account.size);
-        let can = size.saturating_sub(job.bounds(cluster).0);
+        let lasting = job.accounts.get(cluster).map_or(0, ClusterAccount::lasting);
+        let can = lasting.saturating_sub(job.bounds(cluster).0);
         let offered = answer.unwrap_or(0);
         let must = if mandatory { asked.saturating_sub(freed).min(can) } else { 0 };
         let mut owes = offered.saturating_sub(freed).min(can);

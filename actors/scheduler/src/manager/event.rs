@@ -172,6 +172,18 @@ pub enum ManagerEvent {
         /// Number of freed processors.
         count: u32,
     },
+    /// The owner of some of a job's processors will take them away. The event replaces the last one
+    /// about this job and cluster, and follows each change of the counts.
+    RevocationsPlanned {
+        /// Job that computes on the processors.
+        job: JobId,
+        /// Cluster of the processors.
+        cluster: ClusterId,
+        /// Number of the processors that the job still has.
+        count: u32,
+        /// Number of these that the job keeps until replacements have joined.
+        unreplaced: u32,
+    },
     /// A job has measured its weighted average efficiency.
     EfficiencyMeasured {
         /// Job that measured.

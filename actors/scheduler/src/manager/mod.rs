@@ -295,6 +295,13 @@ impl Manager {
             ManagerEvent::Unheld { job, cluster, count } => {
                 self.unheld(job, &cluster, count, &mut out)
             }
+            ManagerEvent::RevocationsPlanned { job, cluster, count, unreplaced } => {
+                if let Some((_, account)) = self.account(job, &cluster) {
+                    (account.to_be_revoked, account.unreplaced) = (count, unreplaced.min(count));
+                }
+                self.restore(&cluster, now, &mut out);
+                self.close(job, &cluster);
+            }
             ManagerEvent::EfficiencyMeasured { job, efficiency, processors } => {
                 if let Some(job) = self.jobs.get_mut(&job) {
                     job.benefit = Benefit::measured(efficiency, processors);

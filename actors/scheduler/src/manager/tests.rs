@@ -839,3 +839,47 @@ fn more_efficient_job_gets_another_offer() {
     scene.tell(measured(0.8));
     assert_eq!(asked(&scene.poll("a", 4, 0)), [(1, 2)]);
 }
+
+/// A rigid job keeps its processors until the replacements have joined.
+#[test]
+fn processors_that_will_be_taken_away_are_replaced_first() {
+    let mut scene = Scene::new(ManagerSettings::default(), &[("a", 6)]);
+    let need = JobRequirements::one(Kind::Rigid, 2, 2, 2);
+    assert!(matches!(&scene.submit(1, need)[..], [ManagerAction::Claim { .. }]));
+    scene.claimed(1, "a", 2);
+    let planned = |count, unreplaced| {
+        let (job, cluster) = (JobId(1), "a".into());
+        ManagerEvent::RevocationsPlanned { job, cluster, count, unreplaced }
+    };
+    let (job, cluster) = (JobId(1), ClusterId::from("a"));
+    let hold = ManagerAction::Hold { job, change: 1, cluster: cluster.clone(), count: 2 };
+    assert_eq!(scene.tell(planned(2, 2)), [hold]);
+    let why = scene.manager.job(job).unwrap().reason;
+    assert_eq!(why, "2 of a to replace processors that will be taken away");
+    let recruit = ManagerAction::Recruit { job, change: 1, cluster: cluster.clone(), count: 2 };
+    assert_eq!(scene.tell(ManagerEvent::Held { job, change: 1, count: 2 }), [recruit]);
+    assert_eq!(scene.tell(planned(2, 0)), []);
+    assert_eq!(scene.tell(ManagerEvent::Grown { job, change: 1, count: 2 }), []);
+    // The job has four processors for a while, and asks for no more.
+    assert_eq!(scene.poll("a", 6, 0), []);
+    for left in [1, 0] {
+        assert_eq!(scene.tell(planned(left, 0)), []);
+        assert_eq!(scene.freed(1, "a", 1), []);
+    }
+    assert_eq!(scene.poll("a", 6, 0), []);
+    assert_eq!(scene.manager.job(job).unwrap().sizes, [(cluster, 2)].into());
+}
+
+/// Above its minimum, a malleable job gets replacements only from what growth may use.
+#[test]
+fn replacements_above_the_minimum_leave_the_reserve_to_local_users() {
+    let settings = ManagerSettings { reserve: 2, ..ManagerSettings::default() };
+    let mut scene = Scene::new(settings, &[("a", 8)]);
+    scene.runs(1, "a", (2, 4, 4));
+    let (job, cluster) = (JobId(1), ClusterId::from("a"));
+    let planned =
+        ManagerEvent::RevocationsPlanned { job, cluster: cluster.clone(), count: 3, unreplaced: 3 };
+    // Four are free, two of which stay for local users; one lacks to the minimum.
+    let hold = ManagerAction::Hold { job, change: 1, cluster, count: 2 };
+    assert_eq!(scene.tell(planned), [hold]);
+}

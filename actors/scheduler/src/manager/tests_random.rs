@@ -26,11 +26,41 @@ impl SiteState {
 #[derive(Clone, Debug)]
 enum PendingReply {
     Claim(JobId, Vec<(ClusterId, u32)>),
-    Answer { job: JobId, change: u64, cluster: ClusterId, count: u32, shrink: bool },
-    Stub { job: JobId, change: u64, cluster: ClusterId },
-    Grown { job: JobId, change: u64, cluster: ClusterId, count: u32 },
-    Free { job: JobId, cluster: ClusterId, count: u32 },
-    Unheld { job: JobId, cluster: ClusterId, count: u32, there: u32 },
+    Answer {
+        job: JobId,
+        change: u64,
+        cluster: ClusterId,
+        count: u32,
+        shrink: bool,
+    },
+    Stub {
+        job: JobId,
+        change: u64,
+        cluster: ClusterId,
+    },
+    Grown {
+        job: JobId,
+        change: u64,
+        cluster: ClusterId,
+        count: u32,
+    },
+    Free {
+        job: JobId,
+        cluster: ClusterId,
+        count: u32,
+    },
+    Unheld {
+        job: JobId,
+        cluster: ClusterId,
+        count: u32,
+        there: u32,
+    },
+    /// The owner of processors takes them away, as it announced.
+    Revoke {
+        job: JobId,
+        cluster: ClusterId,
+        count: u32,
+    },
 }
 
 /// Inputs of the manager.
@@ -68,6 +98,8 @@ struct ManagerWorld {
     sites: BTreeMap<ClusterId, SiteState>,
     /// Processors that jobs compute on.
     sizes: BTreeMap<JobId, BTreeMap<ClusterId, u32>>,
+    /// Processors that will be taken away, and those of them without replacements.
+    revocations: BTreeMap<(JobId, ClusterId), (u32, u32)>,
     /// Processors held for jobs, by change.
     stubs: BTreeMap<u64, u32>,
     pending: Vec<PendingReply>,
@@ -92,6 +124,7 @@ impl ManagerWorld {
             now,
             sites: sites.into(),
             sizes: BTreeMap::new(),
+            revocations: BTreeMap::new(),
             stubs: BTreeMap::new(),
             pending: Vec::new(),
             needs: BTreeMap::new(),
@@ -312,14 +345,28 @@ impl ManagerWorld {
                 let uses =
                     if success < 3 { u32::from(success).min(count) } else { count }.min(held);
                 let Some(sizes) = self.sizes.get_mut(&job) else { return };
-                *sizes.entry(cluster).or_default() += uses;
+                *sizes.entry(cluster.clone()).or_default() += uses;
                 self.stubs.insert(change, held - uses);
+                self.replan(job, &cluster, 0, uses);
                 if let Some(want) = self.wants.get_mut(&job) {
                     want.count -= uses.min(want.count);
                     let want = want.clone();
                     self.tell(ManagerEvent::GrowthRequested { job, want });
                 }
                 self.tell(ManagerEvent::Grown { job, change, count: uses });
+            }
+            PendingReply::Revoke { job, cluster, count } => {
+                self.replan(job, &cluster, count, 0);
+                let has = self.sizes.get_mut(&job).and_then(|sizes| sizes.get_mut(&cluster));
+                let Some(has) = has else { return };
+                let count = count.min(*has);
+                *has -= count;
+                self.site_state(&cluster).ours -= count;
+                self.tell(ManagerEvent::Freed { job, cluster, count, voluntary: false });
+                // A job cannot continue without any processor.
+                if self.sizes[&job].values().all(|size| *size == 0) {
+                    self.end_job(job);
+                }
             }
             PendingReply::Unheld { job, cluster, count, there } => {
                 self.site_state(&cluster).ours -= there;
@@ -334,6 +381,18 @@ impl ManagerWorld {
                 self.tell(ManagerEvent::Freed { job, cluster, count, voluntary: success == 1 });
             }
         }
+    }
+
+    /// Reports the processors that will still be taken away, after `taken` of them have been and
+    /// `replaced` have got replacements.
+    fn replan(&mut self, job: JobId, cluster: &ClusterId, taken: u32, replaced: u32) {
+        let key = (job, cluster.clone());
+        let Some((count, unreplaced)) = self.revocations.get_mut(&key) else { return };
+        *count -= taken.min(*count);
+        *unreplaced = unreplaced.saturating_sub(taken.max(replaced)).min(*count);
+        let (count, unreplaced) = (*count, *unreplaced);
+        let (job, cluster) = key;
+        self.tell(ManagerEvent::RevocationsPlanned { job, cluster, count, unreplaced });
     }
 
     fn held(&self, change: u64) -> u32 {
@@ -430,6 +489,18 @@ impl ManagerWorld {
                     ..JobRequirements::one(Kind::Rigid, min, min, min)
                 });
             }
+            23 => {
+                let running: Vec<JobId> = self.sizes.keys().copied().collect();
+                let Some(&job) = running.get(which % running.len().max(1)) else { return };
+                let sizes = self.sizes[&job].iter().filter(|(_, size)| **size > 0);
+                let Some((cluster, &size)) = sizes.max_by_key(|(_, size)| **size) else { return };
+                let (cluster, count) = (cluster.clone(), size.min(1 + u32::from(success)));
+                let planned = self.revocations.entry((job, cluster.clone())).or_default();
+                let count = count.min(size.saturating_sub(planned.0));
+                (planned.0, planned.1) = (planned.0 + count, planned.1 + count);
+                self.replan(job, &cluster, 0, 0);
+                self.pending.push(PendingReply::Revoke { job, cluster, count });
+            }
             8 => self.tell(ManagerEvent::Unreachable { cluster, reason: "it hangs".to_owned() }),
             _ if !self.pending.is_empty() => {
                 self.execute_pending(which % self.pending.len(), success)
@@ -517,7 +588,7 @@ fn random_histories_neither_lose_nor_double_processors() {
     let count = springtide_net::wire::fuzz::number("SPRINGTIDE_HISTORIES", 1000);
     let cases = Config { cases: count as u32, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new(cases);
-    let steps = prop::collection::vec((0u8..23, any::<u8>(), 0u8..8), 15..50);
+    let steps = prop::collection::vec((0u8..24, any::<u8>(), 0u8..8), 15..50);
     let result = runner.run(&(settings(), steps), |(settings, steps)| {
         ManagerWorld::after_steps(settings, steps).check();
         Ok(())

@@ -12,7 +12,8 @@ event_kinds!(EventKind of ManagerEvent {
     Polled {..}, Unreachable {..}, Replicas {..}, LinkMeasured {..}, Submit {..}, Moved {..},
     MoveFailed {..}, Claimed {..}, Resumed {..}, ClaimFailed {..}, Answer {..}, Held {..},
     NotHeld {..}, Grown {..}, Freed {..}, NotForced {..}, RootMoved {..}, Unheld {..},
-    EfficiencyMeasured {..}, GrowthRequested {..}, SizeLimited {..}, Ended {..}, Withdraw {..}, Tick {..},
+    RevocationsPlanned {..}, EfficiencyMeasured {..}, GrowthRequested {..}, SizeLimited {..},
+    Ended {..}, Withdraw {..}, Tick {..},
 });
 
 /// A state of a job, with the change that is under way.
@@ -191,6 +192,10 @@ impl Scene {
             EventKind::NotForced => ManagerEvent::NotForced { job, cluster: a(), count: 1 },
             EventKind::RootMoved => ManagerEvent::RootMoved { job, cluster: Some(a()) },
             EventKind::Unheld => ManagerEvent::Unheld { job, cluster: a(), count: 1 },
+            EventKind::RevocationsPlanned => {
+                let cluster = a();
+                ManagerEvent::RevocationsPlanned { job, cluster, count: 1, unreplaced: 1 }
+            }
             EventKind::EfficiencyMeasured => {
                 ManagerEvent::EfficiencyMeasured { job, efficiency: 0.5, processors: 2 }
             }
@@ -253,6 +258,10 @@ fn row(kind: EventKind) -> [EventEffect; JobState::ALL.len()] {
         EventKind::NotForced => only(JobState::Releasing, "no release is due"),
         // Processors that are in no account are reported as a violation.
         EventKind::Freed | EventKind::Unheld => known,
+        EventKind::RevocationsPlanned => {
+            let n = I("the job has no processors");
+            [u, n, n, H, H, H, H, H, H, H, H]
+        }
         EventKind::RootMoved
         | EventKind::EfficiencyMeasured
         | EventKind::GrowthRequested

@@ -313,7 +313,9 @@ impl CoreWorld {
                     .map(|node| Incarnation(self.incarnations[node]));
                 nodes.truncate(if itself { 1 } else { 4 });
                 self.last_drain += 1;
-                let order = Drain { nodes, reason: "test".into(), deadline_ms: None, incarnation };
+                // A node that drains itself stops at a time that it announces.
+                let deadline_ms = incarnation.is_some().then_some(10_000 + u64::from(mask) * 1000);
+                let order = Drain { nodes, reason: "test".into(), deadline_ms, incarnation };
                 SchedulerEvent::Drain { drain: self.last_drain, order }
             }
             HistoryStep::Undrain(mask) => {

@@ -8,7 +8,7 @@ use super::super::pool::PoolNodeState;
 use super::managed::needs;
 use super::*;
 use crate::manager::{Approach, Kind};
-use crate::scheduler::{NodeFreed, NodeWork, ReleaseReason, SiteReport, StubLoss};
+use crate::scheduler::{Drain, JobState, NodeFreed, NodeWork, ReleaseReason, SiteReport, StubLoss};
 
 const KEEP: Duration = Duration::from_secs(5);
 
@@ -233,6 +233,8 @@ enum StubStep {
     Over(usize),
     Cancel(usize),
     Drain(usize),
+    /// The processor of a node will be taken away after these milliseconds.
+    Revoke(usize, u64),
     Undrain(usize),
     Wait(u64),
     SiteAnew,
@@ -255,6 +257,7 @@ fn steps() -> impl Strategy<Value = Vec<StubStep>> {
             2 => (1usize..8).prop_map(StubStep::Over),
             1 => (1usize..8).prop_map(StubStep::Cancel),
             1 => (0usize..6).prop_map(StubStep::Drain),
+            3 => (0usize..6, 1u64..60_000).prop_map(|(n, ms)| StubStep::Revoke(n, ms)),
             1 => (0usize..6).prop_map(StubStep::Undrain),
             6 => (1u64..40_000).prop_map(StubStep::Wait),
             1 => Just(StubStep::SiteAnew),
@@ -575,6 +578,17 @@ impl StubBatch {
                     Drain { nodes, reason: "no".to_owned(), deadline_ms: None, incarnation: None };
                 self.put(SchedulerEvent::Drain { drain: 1, order });
             }
+            StubStep::Revoke(n, ms) => {
+                let node = Self::node(n);
+                let registered = |node: &super::super::PoolNode| node.registration.is_some();
+                if !self.grid.core.nodes.get(&node).is_some_and(registered) {
+                    return;
+                }
+                let incarnation = Some(self.grid.incarnation_of(&node));
+                let (nodes, reason) = (vec![node], "its time limit is near".to_owned());
+                let order = Drain { nodes, reason, deadline_ms: Some(ms), incarnation };
+                self.put(SchedulerEvent::Drain { drain: 2, order });
+            }
             StubStep::Undrain(n) => {
                 self.put(SchedulerEvent::Undrain { nodes: vec![Self::node(n)] })
             }
@@ -746,4 +760,93 @@ fn stub_that_does_not_meet_the_criteria_is_released() {
     grid.gone("vu-2");
     let out = grid.after(Duration::from_secs(15));
     assert_eq!(out, ["hold vu [vu-2]"]);
+}
+
+impl CoreTestGrid {
+    /// Announces that a node's processor will be taken away.
+    fn revoke(&mut self, node: &str, within: Duration) -> Vec<String> {
+        let order = Drain {
+            nodes: vec![node.into()],
+            reason: "its time limit is near".into(),
+            deadline_ms: Some(within.as_millis() as u64),
+            incarnation: Some(Incarnation(1)),
+        };
+        self.put(SchedulerEvent::Drain { drain: 1, order })
+    }
+
+    /// A rigid job on both nodes vu-1 and vu-2 of at most four.
+    fn rigid_pair(nodes: u32) -> Self {
+        let mut grid = Self::on_demand(nodes, ManagerSettings::default());
+        grid.polled(nodes, 0);
+        assert_eq!(grid.submit(needs(Kind::Rigid, 2, 2)), ["hold vu [vu-1, vu-2]"]);
+        grid.register("vu-1", 1, OURS);
+        grid.register("vu-2", 1, OURS);
+        grid.accept(1, &["vu-1", "vu-2"]);
+        grid
+    }
+}
+
+const NOTICE: Duration = Duration::from_secs(60);
+
+/// At the end of their time, the nodes of a rigid job leave after their replacements have joined.
+#[test]
+fn a_rigid_job_releases_revoked_nodes_once_others_have_joined() {
+    let mut grid = CoreTestGrid::rigid_pair(4);
+    assert_eq!(grid.revoke("vu-2", NOTICE), ["hold vu [vu-3]"]);
+    assert_eq!(grid.revoke("vu-1", NOTICE), [""; 0], "a change is under way");
+    let out = grid.register("vu-3", 1, OURS);
+    assert_eq!(out, ["grant 1 of job-1 at vu-1: vu-3 and 0"]);
+    let out = grid.acknowledge(1, 1, true);
+    assert_eq!(out, ["ask job-1 at vu-1 to leave [vu-2] in Some(60000)"], "the root comes last");
+    let out = grid.left(1, "vu-2");
+    assert_eq!(out, ["hold vu [vu-4]", "drained 1: [vu-2] empty, [] gone", "close vu [vu-2]"]);
+    grid.register("vu-4", 1, OURS);
+    let out = grid.acknowledge(1, 2, true);
+    assert_eq!(out, ["ask job-1 at vu-1 to leave [vu-1] in Some(60000)"]);
+    assert_eq!(grid.core.managing.booked(&"vu".into()), 3, "the root's node stays till it moves");
+    assert_eq!(grid.after(ManagerSettings::default().poll_interval), [""; 0]);
+}
+
+/// Without a free processor, the job is asked at half of the time.
+#[test]
+fn without_a_replacement_the_job_is_asked_at_half_of_the_time() {
+    let mut grid = CoreTestGrid::rigid_pair(2);
+    assert_eq!(grid.revoke("vu-2", NOTICE), [""; 0]);
+    assert_eq!(grid.after(NOTICE / 2 - Duration::from_secs(1)), [""; 0]);
+    let out = grid.after(Duration::from_secs(1));
+    assert_eq!(out, ["ask job-1 at vu-1 to leave [vu-2] in Some(30000)"]);
+    // Its place is free once the stub has ended, and the job gets another.
+    grid.left(1, "vu-2");
+    grid.gone("vu-2");
+    let out = grid.after(ManagerSettings::default().poll_interval);
+    assert_eq!(out, ["hold vu [vu-2]"]);
+}
+
+/// A job that outlives the time of all its nodes has done nothing wrong, however often.
+#[test]
+fn a_planned_loss_of_all_nodes_does_not_count() {
+    let mut grid = CoreTestGrid::rigid_pair(2);
+    for life in 1..=5_u32 {
+        for node in ["vu-1", "vu-2"] {
+            let order = Drain {
+                nodes: vec![node.into()],
+                reason: "its time limit is near".into(),
+                deadline_ms: Some(1000),
+                incarnation: Some(Incarnation(life.into())),
+            };
+            grid.put(SchedulerEvent::Drain { drain: life.into(), order });
+        }
+        grid.gone("vu-2");
+        let mut out = grid.gone("vu-1");
+        // A replacement of vu-2 was on its way.
+        out.extend(grid.gone("vu-1"));
+        assert!(out.iter().any(|line| line.contains("epoch after")), "life {life}: {out:?}");
+        grid.put(SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(life + 1) });
+        grid.polled(2, 0);
+        for node in ["vu-1", "vu-2"] {
+            grid.register(node, u64::from(life) + 1, OURS);
+        }
+        grid.accept(1, &["vu-1", "vu-2"]);
+    }
+    assert_eq!(grid.core.status().jobs[0].state, JobState::Running);
 }
