@@ -13,7 +13,8 @@ use springtide_cli::format::SCHEMA;
 use springtide_cli::options::keyword_parser;
 use springtide_cli::outdir::Artefacts;
 use springtide_runtime::config::{
-    Loaded, Malleability, Name, Placing, Precedence, Sources, WorkloadConfig, allowed_share,
+    Loaded, Malleability, Name, Placing, Precedence, QueueDiscipline, Sources, WorkloadConfig,
+    allowed_share,
 };
 use springtide_simulator::figure::FigureError;
 use springtide_simulator::shipped;
@@ -46,6 +47,16 @@ pub struct WorkloadArgs {
         hide_possible_values = true,
     )]
     policy: Vec<Malleability>,
+    /// Disciplines of the queue: koala, easy, conservative; comma-separated ones are compared
+    /// [default: the file's]
+    #[arg(
+        long,
+        value_name = "QUEUE",
+        value_delimiter = ',',
+        value_parser = keyword_parser::<QueueDiscipline>(QueueDiscipline::WORDS),
+        hide_possible_values = true,
+    )]
+    queue: Vec<QueueDiscipline>,
     /// Precedence when processors become free: running jobs, or waiting jobs [default: the file's]
     #[arg(long, value_name = "WHO", value_parser = keyword_parser::<Precedence>(Precedence::WORDS))]
     precedence: Option<Precedence>,
@@ -112,6 +123,7 @@ fn cluster(text: &str) -> Result<(Name, u32), String> {
 struct WorkloadRow {
     workload: String,
     precedence: Precedence,
+    queue: QueueDiscipline,
     policy: Malleability,
     malleable: Option<f64>,
     seed: u64,
@@ -292,10 +304,16 @@ fn one(args: &WorkloadArgs) -> Result<(SimulatedRows, Warnings), Failed> {
         [] => vec![None],
         shares => shares.iter().copied().map(Some).collect(),
     };
+    let queue = [config.scheduling.queue];
+    let queues = if args.queue.is_empty() { &queue[..] } else { &args.queue };
     let mut rows = Vec::new();
-    for share in shares {
-        for &policy in policies {
-            rows.push(row(args, &config, policy, share, &mut make)?);
+    for &queue in queues {
+        let mut config = config.clone();
+        config.scheduling.queue = queue;
+        for &share in &shares {
+            for &policy in policies {
+                rows.push(row(args, &config, policy, share, &mut make)?);
+            }
         }
     }
     Ok((vec![("", rows)], warnings))
@@ -345,14 +363,18 @@ fn row(
         results.push(WorkloadSummary::of(&outcome));
         first.get_or_insert(outcome);
     }
-    let label = match malleable {
+    let mut label = match malleable {
         Some(0.0) => format!("{} rigid", config.name),
         Some(share) => format!("{} {policy} {share}", config.name),
         None => format!("{} {policy}", config.name),
     };
+    if config.scheduling.queue != QueueDiscipline::default() {
+        label = format!("{label} {}", config.scheduling.queue);
+    }
     Ok(WorkloadRow {
         workload: config.name.to_string(),
         precedence: config.scheduling.precedence,
+        queue: config.scheduling.queue,
         policy,
         malleable,
         seed: args.seed,
@@ -366,7 +388,7 @@ fn row(
 fn table(rows: &[&WorkloadRow]) -> String {
     let width = rows.iter().map(|row| row.label.len()).max().unwrap_or(0).max(8);
     let mut text = format!(
-        "{:width$}  first     ended failed execution response  p90 resp   wait  procs   used stuck \
+        "{:width$}  first     ended failed execution response  p90 resp   wait      wide  procs   used stuck \
         operations shrinks   wasted\n",
         "workload"
     );
@@ -374,11 +396,12 @@ fn table(rows: &[&WorkloadRow]) -> String {
         let WorkloadSummary {
             ended, failed, execution_s, response_s, response_p90_s, wait_s, ..
         } = row.result;
+        let wide = row.result.wait_wide_s.map_or("-".to_owned(), |wait| format!("{wait:.0} s"));
         let WorkloadSummary { processors, used, stuck, operations, shrinks, wasted_h, .. } =
             row.result;
         text.push_str(&format!(
             "{:width$}  {:8} {ended:6} {failed:6} {execution_s:7.0} s {response_s:6.0} s \
-            {response_p90_s:7.0} s {wait_s:4.0} s \
+            {response_p90_s:7.0} s {wait_s:4.0} s {wide:>9} \
             {processors:6.1} {used:6.1} {stuck:5} {operations:10} {shrinks:7} {wasted_h:6.1} h\n",
             row.label,
             row.precedence.to_string(),

@@ -72,6 +72,11 @@ section! {
         spreads: bool = Is("false");
         /// Time limit, after which it is ended; default: none.
         time: Option<Time> = Absent("\"30m\"");
+        /// Expected run time, by which a queue with backfilling plans; default: `time`, or what
+        /// earlier runs of the program took.
+        expect: Option<Time> = Absent("\"20m\"");
+        /// Project whose share of the grid it uses.
+        project: Option<Name> = Absent("\"climate\"");
         /// Names of input files in the clusters' directories. The job starts where they are, or
         /// after a transfer.
         files: ArgumentList = Is("[]");

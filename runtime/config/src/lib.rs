@@ -59,8 +59,8 @@ pub use units::{
 
 pub use workload::{
     ArrivalSection, CostsSection, JobKind, Malleability, Placing, Points, Precedence,
-    ProcessorsSection, ProgramCurve, ProgramSection, SchedulingSection, TraceSection, Usable,
-    WorkloadConfig,
+    ProcessorsSection, ProgramCurve, ProgramSection, QueueDiscipline, SchedulingSection,
+    ShareSection, TraceSection, Usable, WorkloadConfig,
 };
 
 use schema::ConfigSchema;

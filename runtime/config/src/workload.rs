@@ -17,7 +17,7 @@ use super::grid::CONFIG_VERSION;
 use super::problem::nearest;
 use super::scenario::check_share;
 use super::schema::{
-    Fallback::{Absent, Elements, Is, Required, Section},
+    Fallback::{Absent, Elements, Examples, Is, Required, Section},
     Leaf, section,
 };
 use super::units::{BoundedInt, Name, Time, choice};
@@ -37,6 +37,28 @@ choice! {
         /// queue can then be placed.
         #[default]
         Waiting = "waiting",
+    }
+}
+
+choice! {
+    /// The order in which waiting jobs start.
+    #[derive(Default)]
+    QueueDiscipline {
+        /// A job starts as soon as there is a place for it, in the order of the queue.
+        ///
+        /// Source: Buisson et al., CLUSTER 2007, section 4.
+        #[default]
+        Koala = "koala",
+        /// *EASY backfilling*: the first job without a place gets a reservation at its predicted
+        /// start. A later job starts first only if it does not delay this start.
+        ///
+        /// Source: Lifka, *The ANL/IBM SP scheduling system*, JSSPP 1995.
+        Easy = "easy",
+        /// *Conservative backfilling*: each of the first waiting jobs gets such a reservation.
+        ///
+        /// Source: Mu'alem, Feitelson, *Utilization, predictability, workloads, and user runtime
+        /// estimates in scheduling the IBM SP2 with backfilling*, TPDS 2001.
+        Conservative = "conservative",
     }
 }
 
@@ -170,6 +192,19 @@ section! {
         /// Which jobs get free processors first: "running" jobs that can grow, without shrinking
         /// others; or "waiting" jobs, for which others shrink.
         precedence: Precedence = Is("\"waiting\"");
+        /// Which waiting jobs may overtake others: "koala" lets each job start that has a place;
+        /// "easy" keeps a start in the future for the first job without a place, and "conservative"
+        /// for each of the first 100. Both predict the ends of jobs by their options --expect or
+        /// --time, or by earlier runs of the same program.
+        queue: QueueDiscipline = Is("\"koala\"");
+        /// Time in which the past use of a user or project loses half of its weight. With it, jobs
+        /// of those who used less, relative to their shares, start first; default: the order of
+        /// submission.
+        fair_share_half_life: Option<Time> = Absent("\"7d\"");
+        /// Shares, priorities and limits of users. Others have a share of 1 and no limits.
+        user: Vec<ShareSection> = Examples(&[&[]]);
+        /// Shares, priorities and limits of projects (option --project of a job).
+        project: Vec<ShareSection> = Examples(&[&[]]);
         /// Which jobs grow and shrink: "fpsma" favours those that started first, "egs" treats all
         /// equally, "efficiency-aware" gives processors where they help most.
         policy: Malleability = Is("\"efficiency-aware\"");
@@ -204,6 +239,20 @@ section! {
         release_timeout: Time = Is("\"60s\""), alias "release_within";
         /// Time before the expected end of a job's transfers at which its processors are claimed.
         claim_ahead: Time = Is("\"5s\"");
+    }
+
+    /// The share of a user or project, with its limits.
+    ShareSection {
+        /// Name of the user or project.
+        name: Name = Required("\"alice\"");
+        /// Share of the grid, relative to those of others.
+        share: f64 = Is("1.0");
+        /// Jobs with a higher priority start first, whatever was used before.
+        priority: BoundedInt<0, 1_000_000> = Is("0");
+        /// Maximum number of processors of all running jobs at their starts.
+        processors_max: Option<BoundedInt<1, 1_000_000_000>> = Absent("64");
+        /// Maximum number of running jobs.
+        jobs_max: Option<BoundedInt<1, 1_000_000_000>> = Absent("20");
     }
 
     /// The costs of changes of jobs in a simulation.
@@ -522,6 +571,20 @@ impl SchedulingSection {
         if self.shares_max < 1.0 {
             let reason = format!("must be at least 1, found {}", self.shares_max);
             checker.report(&format!("{path}.shares_max"), reason);
+        }
+        if self.fair_share_half_life.is_some_and(|time| time.get().is_zero()) {
+            checker.report(&format!("{path}.fair_share_half_life"), "must be longer than 0s");
+        }
+        for (list, sections) in [("user", &self.user), ("project", &self.project)] {
+            let mut names = std::collections::BTreeMap::new();
+            for (i, section) in sections.iter().enumerate() {
+                let at = format!("{path}.{list}[{i}]");
+                let name = format!("{at}.name");
+                if let Some(first) = names.insert(section.name.as_str(), name.clone()) {
+                    checker.tell_taken(&name, &first, section.name.as_str());
+                }
+                above_zero(section.share, &format!("{at}.share"), checker);
+            }
         }
         for (key, time) in [("poll", self.poll), ("scan_interval", self.scan_interval)] {
             if time.get().is_zero() {

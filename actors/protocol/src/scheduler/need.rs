@@ -36,6 +36,19 @@ pub struct JobRequirements {
     /// run forever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_ms: Option<u64>,
+    /// Expected run time in milliseconds, by which a queue with backfilling plans. The job may run
+    /// longer. Without it, the plan uses the time limit, or earlier runs of the program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_ms: Option<u64>,
+    /// Program of the job. Jobs of one program are expected to run equally long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    /// User of the job, as the scheduler has authenticated them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Project of the job, by its submitter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
 }
 
 impl JobRequirements {
@@ -53,6 +66,10 @@ impl JobRequirements {
             spreads: false,
             reservation: None,
             time_ms: None,
+            expected_ms: None,
+            program: None,
+            user: None,
+            project: None,
         }
     }
 

@@ -138,6 +138,12 @@ impl ManagedJob {
     }
 }
 
+/// Records a job's program and user. What a submitter says of itself has no effect on its share.
+pub(super) fn identify(need: &mut JobRequirements, submit: &Submit) {
+    need.user = submit.principal.as_ref().map(|user| user.name.to_string());
+    need.program = Some(submit.name.clone());
+}
+
 /// A cluster's processors, as last reported to the manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct KnownCapacity {

@@ -49,7 +49,7 @@ pub use self::reserve::AgreementStep;
 
 use self::drain::PendingDrain;
 use self::files::InputFiles;
-use self::managed::{ManagedJob, ManagerState};
+use self::managed::{ManagedJob, ManagerState, identify};
 use self::pool::{ClusterPool, PoolNode, crowded};
 use self::queue::QueuedJob;
 use self::recover::ReturningJob;
@@ -307,7 +307,8 @@ impl SchedulerCore {
                 self.node_lost(&node, &reason, returns, now, out)
             }
             SchedulerEvent::Submit { job, epoch, mut submit } if submit.need.is_some() => {
-                let Some(need) = submit.need.take() else { return };
+                let Some(mut need) = submit.need.take() else { return };
+                identify(&mut need, &submit);
                 match need.check() {
                     Ok(()) => {
                         submit.params.managed = true;

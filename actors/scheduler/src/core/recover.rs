@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::audit::AUDIT_EVERY;
 use super::event::{RecoveredJob, SchedulerAction, SchedulerEvent, StartRecord};
-use super::managed::{JobStage, ManagedJob, NodeUse};
+use super::managed::{JobStage, ManagedJob, NodeUse, identify};
 use super::pool::PoolNodeState;
 use super::{ActiveJob, HoldingChange, SchedulerCore};
 use crate::hardware::Hardware;
@@ -77,10 +77,11 @@ impl SchedulerCore {
     ) {
         let RecoveredJob { job, epoch, submit, begun, limit } = found;
         let mut submit = submit;
-        let Some(need) = submit.need.take() else {
+        let Some(mut need) = submit.need.take() else {
             // Such jobs are never stored for recovery.
             return out.push(SchedulerAction::Forget { job });
         };
+        identify(&mut need, &submit);
         submit.params.managed = true;
         submit.params.min_processors = submit.params.min_processors.max(need.least().into());
         let Some(begun) = begun else {

@@ -220,6 +220,12 @@ impl Manager {
         jobs.chain([(known.others, NEVER)]).filter(|(count, _)| *count > 0).collect()
     }
 
+    /// Bookings of all reservations of a cluster.
+    pub(super) fn reserved_bookings(&self, cluster: &ClusterId) -> Vec<Booking> {
+        let all = self.calendar.ledger.all().values().flat_map(|one| one.bookings());
+        all.filter(|(of, _)| *of == cluster).map(|(_, booking)| booking).collect()
+    }
+
     /// Whether jobs of a reservation occupy more processors of a cluster than it has now.
     fn exceeds(&self, id: ReservationId, cluster: &ClusterId) -> bool {
         let profile = self.calendar.profiles.get(cluster);
@@ -473,6 +479,7 @@ impl Manager {
     pub(super) fn advance_time(&mut self, now: Instant, out: &mut Vec<ManagerAction>) {
         let before = self.now;
         self.now = self.time(now).max(before);
+        self.charge_shares(before);
         if self.calendar.is_empty() {
             return;
         }

@@ -590,6 +590,11 @@ impl Manager {
     pub(super) fn ended(&mut self, id: JobId, out: &mut Vec<ManagerAction>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         self.queue.retain(|queued| *queued != id);
+        if let Some(program) = &job.need.program
+            && job.stage == AllocationStage::Running
+        {
+            self.run_times.record(program, self.now.saturating_sub(job.started));
+        }
         job.want = None;
         job.stage = AllocationStage::Ending;
         // Offered processors are free at once, and held ones are released.
@@ -600,6 +605,7 @@ impl Manager {
                 ResizeStep::Offered(of) => {
                     account.subtract_pending(of, known);
                     known.subtract_booked(of);
+                    self.dirty = true;
                 }
                 ResizeStep::Acquiring { of, .. } | ResizeStep::Recruiting(of) => {
                     account.subtract_pending(of, known);
@@ -617,7 +623,7 @@ impl Manager {
             }
             self.close(id, cluster);
         }
-        self.dirty = true;
+        // Its other processors become free one by one, and waiting jobs may need several of them.
     }
 
     /// Ends all steps whose time limit has passed.

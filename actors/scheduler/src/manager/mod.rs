@@ -20,10 +20,12 @@
 //! - Processors under release count as available before another job is asked to shrink.
 
 mod accounts;
+mod backfill;
 mod calendar;
 mod change;
 mod event;
 mod queue;
+mod shares;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -31,15 +33,19 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, JobId};
 pub use springtide_config::Precedence as Approach;
-use springtide_config::{BoundedInt, SchedulingSection};
+pub use springtide_config::QueueDiscipline;
+use springtide_config::{BoundedInt, SchedulingSection, ShareSection};
 use tokio::time::Instant;
 
 pub use self::event::{GrowthRequest, ManagerAction, ManagerEvent, ReservationBill};
 pub use self::queue::GridOutlook;
+pub use self::shares::ShareTerms;
 
 use self::accounts::{AllocationStage, ClusterAccount, ClusterUsage, JobAccount};
+use self::backfill::{PlannedStart, RunTimes};
 use self::calendar::ReservationCalendar;
 use self::queue::HeadReservation;
+use self::shares::ShareLedger;
 use crate::audit::Auditor;
 use crate::policy::malleability::{
     Benefit, CapacitySnapshot, ClusterCapacity, Direction, GrowthLimits, MalleableJob,
@@ -59,6 +65,15 @@ const REFUSAL_RESET: f64 = 0.05;
 pub struct ManagerSettings {
     /// Whether running or waiting jobs have precedence.
     pub approach: Approach,
+    /// Which waiting jobs may start before others.
+    pub queue: QueueDiscipline,
+    /// Time in which past use of processors loses half of its weight; absent: the queue is in the
+    /// order of submission.
+    pub fair_share_half_life: Option<Duration>,
+    /// Terms of users, by name.
+    pub users: BTreeMap<String, ShareTerms>,
+    /// Terms of projects, by name.
+    pub projects: BTreeMap<String, ShareTerms>,
     /// Policy that selects the jobs to grow and shrink.
     pub policy: Policy,
     /// Least gain by a processor, for the efficiency-aware policy.
@@ -111,6 +126,10 @@ impl Default for ManagerSettings {
     fn default() -> Self {
         Self {
             approach: Approach::default(),
+            queue: QueueDiscipline::default(),
+            fair_share_half_life: None,
+            users: BTreeMap::new(),
+            projects: BTreeMap::new(),
             policy: Policy::default(),
             worth: GrowthLimits::default(),
             poll_interval: Duration::from_secs(15),
@@ -140,8 +159,15 @@ impl Default for ManagerSettings {
 impl From<&SchedulingSection> for ManagerSettings {
     fn from(section: &SchedulingSection) -> Self {
         let worth = GrowthLimits { min_gain: section.gain_min, max_shares: section.shares_max };
+        let terms = |all: &[ShareSection]| {
+            all.iter().map(|one| (one.name.to_string(), ShareTerms::from(one))).collect()
+        };
         Self {
             approach: section.precedence,
+            queue: section.queue,
+            fair_share_half_life: section.fair_share_half_life.map(|time| time.get()),
+            users: terms(&section.user),
+            projects: terms(&section.project),
             policy: section.policy,
             worth,
             poll_interval: section.poll.get(),
@@ -182,6 +208,12 @@ pub struct Manager {
     /// Whether processors became free or jobs arrived, so that a scan is due.
     dirty: bool,
     last_scan: queue::LastScan,
+    /// Starts that the last scan predicted.
+    planned_starts: BTreeMap<JobId, PlannedStart>,
+    /// Run times of programs, by which ends are predicted.
+    run_times: RunTimes,
+    /// Past use of users and projects.
+    shares: ShareLedger,
     /// Number of regular scans that were left out, since they would have found no place.
     vain_scans: u32,
     /// Jobs that may grow in clusters where they have no processors.
@@ -225,6 +257,9 @@ impl Manager {
             next_scan: None,
             dirty: false,
             last_scan: queue::LastScan::default(),
+            planned_starts: BTreeMap::new(),
+            run_times: RunTimes::default(),
+            shares: ShareLedger::default(),
             vain_scans: 0,
             spreading: BTreeSet::new(),
             auditor: Auditor::default(),
@@ -585,6 +620,7 @@ impl Manager {
         let Some(job) = self.jobs.remove(&id) else { return };
         self.spreading.remove(&id);
         self.active.remove(&id);
+        self.planned_starts.remove(&id);
         for cluster in job.accounts.keys().chain(job.bounds.keys()) {
             if let Some(known) = self.clusters.get_mut(cluster) {
                 known.jobs.remove(&id);
@@ -639,6 +675,8 @@ impl Manager {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_backfill;
 #[cfg(test)]
 mod tests_random;
 #[cfg(test)]

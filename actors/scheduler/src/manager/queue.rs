@@ -11,6 +11,7 @@ use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
 use super::accounts::{AllocationStage, JobAccount, PendingGrowth};
+use super::backfill::{PlannedStart, UNKNOWN_TIME};
 use super::event::{GrowthRequest, ManagerAction};
 use super::{Approach, Manager};
 use super::{JobRequirements, Kind};
@@ -18,7 +19,7 @@ use crate::policy::malleability::{
     CapacitySnapshot, ClusterCapacity, Component, Direction, MalleableJob, Placement,
     PlacementError, PlacementPlan, PlacementTransfer, place,
 };
-use crate::policy::provisioning::Time;
+use crate::policy::provisioning::{NEVER, Time};
 
 /// Processors that are kept free for one job until there are enough.
 #[derive(Debug)]
@@ -142,7 +143,9 @@ impl Manager {
             return;
         }
         let mut ground = self.capacities_now();
-        if !was_dirty && self.repeats_scan(&ground) {
+        let is_due = |start: &PlannedStart| start.at <= self.now;
+        let any_due = self.planned_starts.values().any(is_due);
+        if !was_dirty && !any_due && self.repeats_scan(&ground) {
             if regular {
                 self.leave_out_scan(now);
             }
@@ -154,6 +157,9 @@ impl Manager {
         let whole = self.settings.approach == Approach::Waiting && self.head_reservation.is_none();
         let mut head = None;
         let mut tail = VecDeque::new();
+        let mut plan = self.start_plan();
+        let mut holdings = self.share_holdings();
+        self.order_queue();
         while let Some(id) = self.queue.pop_front() {
             let Some(job) = self.jobs.get(&id) else { continue };
             if let Some(reason) = self.lost_reservation(&job.need) {
@@ -170,13 +176,30 @@ impl Manager {
             // An explanation costs more than this first test, so that it is made only for final
             // failures.
             let cannot_fit_now = !job.need.has_own_rooms() && summary.cannot_fit_now(&job.need);
-            let tried = if cannot_fit_now && !summary.may_never_fit(&job.need, &ground) {
+            let end = self.now.saturating_add(self.predicted_time(&job.need)).min(NEVER);
+            let kept = plan.as_mut().and_then(|plan| plan.withdraw(id));
+            let limited = plan
+                .as_ref()
+                .filter(|plan| plan.has_reservations() && !is_reserved && !own)
+                .map(|plan| plan.limit(&ground, end));
+            let exceeds = holdings.as_ref().and_then(|held| self.exceeded_limit(&job.need, held));
+            let tried = if exceeds.is_some() {
+                None
+            } else if cannot_fit_now && !summary.may_never_fit(&job.need, &ground) {
                 None
             } else {
-                Some(self.try_place(&job.need, is_reserved, &ground))
+                let ground = limited.as_ref().unwrap_or(&ground);
+                Some(self.try_place(&job.need, is_reserved, ground))
             };
             match tried {
                 Some(Ok(placed)) => {
+                    if let Some(plan) = plan.as_mut().filter(|_| !own) {
+                        let end = if end == NEVER { self.now + UNKNOWN_TIME } else { end };
+                        plan.start(&placed, end);
+                    }
+                    if let Some(held) = &mut holdings {
+                        held.add(&job.need, &placed);
+                    }
                     if placed.transfers.is_empty() && !own {
                         for part in &placed.parts {
                             if let Some(room) = ground.rooms.get_mut(&part.cluster) {
@@ -204,6 +227,14 @@ impl Manager {
                 tail.push_back(id); // it waits for its reservation, which costs no tries
                 continue;
             }
+            if exceeds.is_some() {
+                tail.push_back(id); // it waits for its user's other jobs
+                continue;
+            }
+            if let Some(plan) = plan.as_mut().filter(|plan| plan.takes_reservation()) {
+                let time = self.predicted_time(&job.need);
+                plan.reserve(id, &job.need, time, kept, &self.open_capacities(&ground));
+            }
             head.get_or_insert(id);
             if is_reserved {
                 tail.push_front(id);
@@ -230,6 +261,7 @@ impl Manager {
             tail.push_back(id);
         }
         self.queue = tail;
+        self.planned_starts = plan.map(|plan| plan.starts).unwrap_or_default();
         if regular || self.queue.is_empty() {
             self.next_scan = (!self.queue.is_empty()).then(|| now + self.settings.scan_interval);
         }
@@ -239,6 +271,15 @@ impl Manager {
         let repeats = !has_changed && !has_own && self.settings.max_tries.is_none();
         let inputs = repeats.then(|| ScanInputs { ground: inputs, kept: self.kept_for() });
         self.last_scan = LastScan(inputs);
+    }
+
+    /// The capacities without closures for a time: waiting jobs may start there later.
+    fn open_capacities(&self, ground: &CapacitySnapshot) -> CapacitySnapshot {
+        let mut ground = ground.clone();
+        for (cluster, room) in &mut ground.rooms {
+            room.closed = self.clusters.get(cluster).and_then(|known| known.closed.clone());
+        }
+        ground
     }
 
     fn kept_for(&self) -> Option<(ReservedFor, BTreeMap<ClusterId, u32>)> {
@@ -321,13 +362,23 @@ impl Manager {
         } else {
             place(job.need.placement, &job.need.components, ground)
         };
+        let held = self.share_holdings();
+        if let Some(exceeded) = held.and_then(|held| self.exceeded_limit(&job.need, &held)) {
+            return exceeded;
+        }
+        let plan = self.explain_plan(id);
         match (tried, is_reserved, &self.head_reservation) {
-            (Ok(placed), ..) => format!("it is about to start ({})", placed.why),
+            (Ok(placed), ..) => {
+                plan.unwrap_or_else(|| format!("it is about to start ({})", placed.why))
+            }
             (Err(no), true, _) => format!("{no}; running jobs are making room for it"),
             (Err(no), false, Some(head_reservation)) => {
                 format!("{no}; processors are kept for {}", head_reservation.reserved_for)
             }
-            (Err(no), false, None) => no.to_string(),
+            (Err(no), false, None) => match plan {
+                Some(plan) => format!("{no}; {plan}"),
+                None => no.to_string(),
+            },
         }
     }
 

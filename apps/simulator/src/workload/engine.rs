@@ -37,6 +37,8 @@ pub struct WorkloadOutcome {
     pub end: Duration,
     /// The number of events that the manager handled.
     pub events: u64,
+    /// The number of processors of the largest cluster.
+    pub largest: u32,
     /// Violations that the manager reported; there should be none.
     pub violations: Vec<String>,
 }
@@ -268,7 +270,10 @@ pub fn simulate(workload: &Workload) -> WorkloadOutcome {
         claims: BTreeMap::new(),
         stubs: BTreeMap::new(),
         cancelled_changes: BTreeSet::new(),
-        out: WorkloadOutcome::default(),
+        out: WorkloadOutcome {
+            largest: workload.sites.iter().map(|site| site.size).max().unwrap_or(0),
+            ..WorkloadOutcome::default()
+        },
     };
     engine.run();
     engine.out
@@ -456,11 +461,17 @@ impl Engine<'_> {
     fn handle(&mut self, next: QueuedEvent) {
         match next {
             QueuedEvent::Comes(at) => {
-                let Arrival { kind, min, start, max, .. } = self.jobs[at].arrival;
+                let Arrival { kind, min, start, max, program, expected, user, .. } =
+                    &self.jobs[at].arrival;
                 let placement = self.workload.placement;
+                let expected_ms =
+                    expected.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
                 let need = Box::new(JobRequirements {
                     placement,
-                    ..JobRequirements::one(kind, min, start, max)
+                    expected_ms,
+                    program: Some(program.name.clone()),
+                    user: user.clone(),
+                    ..JobRequirements::one(*kind, *min, *start, *max)
                 });
                 self.notify_manager(ManagerEvent::Submit { job: number(at), need });
             }

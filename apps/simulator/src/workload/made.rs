@@ -223,7 +223,8 @@ fn arrival(
     let [min, start, max] = sizes;
     let (start, max) = if kind == Kind::Rigid { (min, min) } else { (start, max) };
     let program = shared.clone();
-    Ok(Arrival { at, kind, min, start, max, program, scale: section.scale })
+    let scale = section.scale;
+    Ok(Arrival { at, kind, min, start, max, program, scale, expected: None, user: None })
 }
 
 /// Programs of a trace's rigid jobs, which differ in the duration alone.
@@ -262,10 +263,12 @@ fn traced(
 ) -> Arrival {
     let [kind, breadth, sigma] = drawn;
     let (size, seconds) = (job.size, job.run.as_secs_f64().max(LEAST_SECONDS));
+    let (expected, user) = (job.requested, job.user.map(|user| format!("user-{user}")));
     if kind >= section.malleable {
         let program = programs.rigid(size);
         let (kind, scale) = (Kind::Rigid, seconds);
-        return Arrival { at, kind, min: size, start: size, max: size, program, scale };
+        let (min, start, max) = (size, size, size);
+        return Arrival { at, kind, min, start, max, program, scale, expected, user };
     }
     let parallelism = f64::from(size) * BREADTH.powf(breadth);
     let curve = |alone| Curve::Downey { alone, parallelism, sigma: sigma * SIGMA_MAX };
@@ -280,5 +283,6 @@ fn traced(
         max,
     };
     let program = Arc::new(program);
-    Arrival { at, kind: Kind::Malleable, min, start: size, max, program, scale: 1.0 }
+    let (kind, start, scale) = (Kind::Malleable, size, 1.0);
+    Arrival { at, kind, min, start, max, program, scale, expected, user }
 }

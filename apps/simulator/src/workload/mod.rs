@@ -102,6 +102,10 @@ pub struct Arrival {
     pub program: Arc<WorkloadProgram>,
     /// A factor for all durations of the program's curve.
     pub scale: f64,
+    /// The run time that its user expects, for a queue with backfilling.
+    pub expected: Option<Duration>,
+    /// The user of the job.
+    pub user: Option<String>,
 }
 
 /// A workload, its clusters and its scheduling.

@@ -25,6 +25,9 @@ pub struct WorkloadSummary {
     pub response_p90_s: f64,
     /// Mean time from a job's arrival to its start.
     pub wait_s: f64,
+    /// Mean time from the arrival to the start of the jobs that need over half of the largest
+    /// cluster; absent without such jobs.
+    pub wait_wide_s: Option<f64>,
     /// Mean of response time by execution time, where execution times below 10 s count as 10 s.
     pub slowdown: f64,
     /// Mean over the jobs of each one's mean number of processors.
@@ -59,6 +62,10 @@ impl WorkloadSummary {
             response_s: of(|one| one.response_s),
             response_p90_s: of(|one| one.response_p90_s),
             wait_s: of(|one| one.wait_s),
+            wait_wide_s: all
+                .iter()
+                .any(|one| one.wait_wide_s.is_some())
+                .then(|| mean(all.iter().filter_map(|one| one.wait_wide_s))),
             slowdown: of(|one| one.slowdown),
             processors: of(|one| one.processors),
             used: of(|one| one.used),
@@ -84,6 +91,9 @@ impl WorkloadSummary {
         };
         let used: f64 = outcome.used.windows(2).map(over).sum();
         let stuck = |job: &&WorkloadRecord| job.kind == Kind::Malleable && job.most == job.min;
+        let is_wide = |job: &&WorkloadRecord| u64::from(job.min) * 2 > u64::from(outcome.largest);
+        let wide: Vec<f64> = jobs.iter().filter(is_wide).filter_map(WorkloadRecord::wait).collect();
+        let wait_wide_s = (!wide.is_empty()).then(|| self::mean(wide.iter().copied()));
         let wasted: f64 = jobs.iter().map(|job| job.taken - job.work).sum();
         Self {
             ended: responses.len(),
@@ -93,6 +103,7 @@ impl WorkloadSummary {
             response_s: mean(WorkloadRecord::response),
             response_p90_s: p90.copied().unwrap_or(0.0),
             wait_s: mean(WorkloadRecord::wait),
+            wait_wide_s,
             slowdown: mean(|job| Some(job.response()? / job.execution()?.max(SHORT))),
             processors: mean(|job| job.ended.map(|_| job.mean)),
             used: used / end_s.max(f64::MIN_POSITIVE),

@@ -81,6 +81,9 @@ pub enum TraceWarning {
     NoSubmitTime,
     /// Two jobs have the same number. Both are kept.
     SameNumber,
+    /// A line is a part of a job that was checkpointed or swapped out (status 2 to 4). The job has
+    /// a line of its own, so that the part is skipped.
+    Part,
 }
 
 impl fmt::Display for TraceWarning {
@@ -94,6 +97,7 @@ impl fmt::Display for TraceWarning {
             Self::RunTimeZero => "a run time of 0 s (kept)",
             Self::NoSubmitTime => "no submit time (left out)",
             Self::SameNumber => "another job's number (kept)",
+            Self::Part => "a part of a job that has a line of its own (left out)",
         })
     }
 }
@@ -120,6 +124,8 @@ pub struct SwfJob {
     pub size: u32,
     /// The requested time limit of the job.
     pub requested: Option<Duration>,
+    /// The number of the job's user.
+    pub user: Option<i64>,
     /// The partition of the job; in a grid's trace, its site.
     pub partition: Option<i64>,
 }
@@ -255,7 +261,9 @@ impl SwfParser {
         if size > f64::from(u32::MAX) {
             return Err(format!("no machine has the {size} processors of this job"));
         }
+        let status = fields[10];
         let warning = match () {
+            () if (2.0..=4.0).contains(&status) => Some(TraceWarning::Part),
             () if submit < 0.0 => Some(TraceWarning::NoSubmitTime),
             () if run < 0.0 => Some(TraceWarning::NoRunTime),
             () if size < 1.0 => Some(TraceWarning::NoSize),
@@ -285,7 +293,9 @@ impl SwfParser {
             submit: Duration::ZERO,
             run: Duration::from_secs_f64(run),
             size: size as u32,
-            requested: known(requested).then(|| Duration::from_secs_f64(requested)),
+            requested: (requested > 0.0 && known(requested))
+                .then(|| Duration::from_secs_f64(requested)),
+            user: known(fields[11]).then_some(fields[11] as i64),
             partition: known(fields[15]).then_some(fields[15] as i64),
         };
         self.jobs.push((submit, job));

@@ -92,6 +92,13 @@ pub struct NeedArgs {
     /// processors until a reservation begins
     #[arg(id = "job.time", long = "time", value_name = "TIME", value_parser = time)]
     pub time: Option<Duration>,
+    /// Expected run time, for example 20m, by which a queue with backfilling plans; the job may
+    /// run longer [default: --time, or what earlier runs of the program took]
+    #[arg(id = "job.expect", long = "expect", value_name = "TIME", value_parser = time)]
+    pub expect: Option<Duration>,
+    /// Project whose share of the grid the job uses
+    #[arg(id = "job.project", long = "project", value_name = "NAME")]
+    pub project: Option<String>,
     /// Run only on the processors of this reservation (`reserve`, `slots list`)
     #[arg(id = "job.reservation", long = "reservation", value_name = "N")]
     pub reservation: Option<u64>,
@@ -129,10 +136,18 @@ pub fn need(args: &NeedArgs, config: &GridConfig) -> Result<JobRequirements, Fai
         max: vec![most; count],
         spreads: args.spread,
         reservation: args.reservation.map(ReservationId),
-        time_ms: args.time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+        time_ms: args.time.map(milliseconds),
+        expected_ms: args.expect.map(milliseconds),
+        program: None,
+        user: None,
+        project: args.project.clone(),
     };
     need.check().map_err(Failed::usage)?;
     Ok(need)
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Looks up clusters by their names.
@@ -163,7 +178,6 @@ fn need_of(job: &JobSection, config: &GridConfig) -> Result<JobRequirements, (St
     }
     let placement = job.placement.unwrap_or(config.scheduling.placement);
     let (kind, spreads, under) = (job.kind, job.spreads, None);
-    let time_ms = job.time.map(|time| u64::try_from(time.get().as_millis()).unwrap_or(u64::MAX));
     let need = JobRequirements {
         kind,
         placement,
@@ -171,7 +185,11 @@ fn need_of(job: &JobSection, config: &GridConfig) -> Result<JobRequirements, (St
         max: most,
         spreads,
         reservation: under,
-        time_ms,
+        time_ms: job.time.map(|time| milliseconds(time.get())),
+        expected_ms: job.expect.map(|time| milliseconds(time.get())),
+        program: None,
+        user: None,
+        project: job.project.as_ref().map(ToString::to_string),
     };
     need.check().map_err(|reason| ("program".to_owned(), reason))?;
     Ok(need)
