@@ -71,11 +71,13 @@ impl SchedulerCore {
         let fingerprint = job.submit.fingerprint;
         let (mut coming, mut lost) = (0, None);
         let mut waits = None;
+        let mut late = BTreeSet::new();
         for node in &*nodes {
             match self.nodes.get(node).filter(|node| node.reserved == Some(id)) {
                 Some(PoolNode { drain: Some(_), .. }) => lost = Some(format!("{node} is drained")),
                 Some(known) if known.state != PoolNodeState::Idle => {
                     coming += 1;
+                    late.insert(known.cluster.clone());
                     waits = waits.or(known.reason.as_ref().map(|why| format!(": {node}: {why}")));
                 }
                 Some(known) if known.running(fingerprint).is_some() => {}
@@ -93,9 +95,15 @@ impl SchedulerCore {
             lost = lost.or(Some(format!(
                 "{coming} of {all} nodes have not come within {within:?}{waits}"
             )));
+        } else {
+            late.clear();
         }
         if let Some(reason) = lost {
-            return self.fail_start(id, reason, now, out);
+            self.fail_start(id, reason.clone(), now, out);
+            for cluster in late {
+                self.capacity_refused(&cluster, &reason, now, out);
+            }
+            return;
         }
         if coming == 0 && moving {
             // The nodes wait for files, whose transfers have time limits of their own.

@@ -113,6 +113,11 @@ impl Histories {
             ManagerEvent::Freed { job, cluster, count, .. } => {
                 (job, format!("{count} of {cluster}{FREE}"))
             }
+            ManagerEvent::RevocationsPlanned { job, cluster, count, unreplaced }
+                if *unreplaced > 0 =>
+            {
+                (job, format!("{count} of {cluster} will be taken away, {unreplaced} to replace"))
+            }
             ManagerEvent::NotForced { job, cluster, count } => {
                 (job, format!("it keeps {count} of {cluster}, because it cannot run without them"))
             }

@@ -304,6 +304,7 @@ impl SchedulerCore {
             return;
         }
         self.reconcile(now, out);
+        self.expire_limits(now, out);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let (fewer, more) = self.changed();
         if more && !fewer && !due(self.managing.next_poll) {

@@ -10,6 +10,7 @@
 //! all others themselves.
 
 mod audit;
+mod capacity;
 mod choose;
 mod claims;
 mod drain;

@@ -276,8 +276,10 @@ impl SchedulerCore {
             // A broken link was that of an earlier incarnation.
             self.unreachable.remove(&id);
         }
+        let cluster = registration.cluster.clone();
         node.registration = Some(NodeRegistration { work: None, ..registration });
         self.awaited.remove(&id);
+        self.capacity_granted(&cluster, now, out);
         let work = work.filter(|work| is_new || self.returning.contains_key(&work.job));
         if let Some(work) = work {
             self.register_work(&id, &work, out);

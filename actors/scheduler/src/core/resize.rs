@@ -16,7 +16,7 @@ use super::request::OpenRequest;
 use super::{ActiveJob, SchedulerCore};
 use crate::audit::subtract;
 use crate::manager::ManagerEvent;
-use crate::scheduler::{GrantedNode, JobEfficiency};
+use crate::scheduler::{GrantedNode, JobEfficiency, JobState};
 
 /// Selects the best nodes for a job, by the criteria of its last request. The manager counts nodes.
 fn fit(job: &ActiveJob, free: BTreeMap<NodeId, FreeNode>, nodes: u32) -> Vec<NodeId> {
@@ -194,6 +194,16 @@ impl SchedulerCore {
             self.managing.ledger.iter().filter_map(of_change).collect();
         nodes.sort();
         nodes.truncate(count as usize);
+        // Unless the job has ended, a processor that has not come is one that was refused.
+        let runs = self.jobs.get(&id).is_some_and(|job| job.state == JobState::Running);
+        let refused = nodes.iter().find_map(|(rank, node)| {
+            let known = self
+                .nodes
+                .get(node)
+                .filter(|known| *rank == 0 && runs && known.state == PoolNodeState::Starting)?;
+            let reason = known.reason.clone();
+            Some(reason.unwrap_or_else(|| "it did not come in time".to_owned()))
+        });
         let mut gone = count - nodes.len() as u32;
         for (_, node) in &nodes {
             self.managing.ledger.insert(node.clone(), (id, NodeUse::Releasing));
@@ -202,6 +212,9 @@ impl SchedulerCore {
             }
             let kept = self.nodes.get(node).is_some_and(|known| known.reserved == Some(id));
             gone += u32::from(kept && self.unreserve(node, now, out));
+        }
+        if let Some(reason) = refused {
+            self.capacity_refused(cluster, &reason, now, out);
         }
         let cluster = cluster.clone();
         (gone > 0).then_some(ManagerEvent::Unheld { job: id, cluster, count: gone })

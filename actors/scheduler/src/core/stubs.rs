@@ -12,6 +12,7 @@ use springtide_base::id::{ClusterId, JobId, NodeId};
 use tokio::time::Instant;
 
 use super::SchedulerCore;
+use super::capacity::CapacityLesson;
 use super::event::SchedulerAction;
 use super::managed::{KnownCapacity, NodeUse};
 use super::pool::PoolNodeState;
@@ -27,6 +28,8 @@ pub(super) struct OnDemand {
     polled: Option<KnownCapacity>,
     /// Reason why the site cannot be used now.
     pub(super) failing: Option<String>,
+    /// What refusals of processors have shown.
+    pub(super) lesson: CapacityLesson,
 }
 
 impl SchedulerCore {
@@ -41,9 +44,13 @@ impl SchedulerCore {
         let keep = Duration::from_millis(keep_ms);
         if let Some(known) = self.sites.get_mut(&site.cluster) {
             let before = known.on_demand.take();
-            let (polled, failing) =
-                before.map_or((None, None), |before| (before.polled, before.failing));
-            known.on_demand = Some(OnDemand { keep, polled, failing });
+            known.on_demand = Some(match before {
+                Some(before) => OnDemand { keep, ..before },
+                None => {
+                    let lesson = CapacityLesson::default();
+                    OnDemand { keep, polled: None, failing: None, lesson }
+                }
+            });
         }
         let mut closing = Vec::new();
         for id in &site.nodes {
@@ -102,7 +109,12 @@ impl SchedulerCore {
         match found {
             Ok((size, others)) => {
                 let polled = KnownCapacity { size, others, whole: size };
-                let first = on_demand.polled.replace(polled).is_none();
+                let before = on_demand.polled.replace(polled);
+                if before.is_some_and(|before| before != polled) {
+                    // Other users or administrators may have ended the cause of refusals.
+                    on_demand.lesson.forget();
+                }
+                let first = before.is_none();
                 if on_demand.failing.take().is_some() || first {
                     self.poll(now, out);
                 }
@@ -144,12 +156,78 @@ impl SchedulerCore {
             usable += u32::from(managed || to_be_had);
         }
         let others = others.saturating_add(busy);
+        let lesson = site.on_demand.as_ref().and_then(|on_demand| on_demand.lesson.limit());
+        // Held processors count until they are released, also above the limit.
+        let held = self.granted_processors(cluster);
+        let usable = lesson.map_or(usable, |limit| usable.min(limit.granted.max(held)));
         let whole = u32::try_from(site.nodes.len()).unwrap_or(u32::MAX);
         // There may be more processors than nodes to use them.
         KnownCapacity {
             size: size.min(others.saturating_add(usable)),
             others: others.min(size),
             whole,
+        }
+    }
+
+    /// Number of a cluster's nodes that have registered, so that their processors were granted.
+    fn granted_processors(&self, cluster: &ClusterId) -> u32 {
+        let here = self.sites.get(cluster).into_iter().flat_map(|site| &site.nodes);
+        let granted =
+            here.filter(|id| self.nodes.get(*id).is_some_and(|node| node.registration.is_some()));
+        granted.count() as u32
+    }
+
+    /// Records that a cluster's batch system did not grant a processor.
+    pub(super) fn capacity_refused(
+        &mut self,
+        cluster: &ClusterId,
+        reason: &str,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
+        let granted = self.granted_processors(cluster);
+        let site = self.sites.get_mut(cluster);
+        let Some(on_demand) = site.and_then(|site| site.on_demand.as_mut()) else { return };
+        let Some(limit) = on_demand.lesson.refuse(granted, reason, now) else { return };
+        let wait = limit.until.saturating_duration_since(now).as_secs();
+        let why = format!(
+            "{cluster} grants {granted} processors and refused more three times ({reason}); it is \
+             asked for more again after {wait} s"
+        );
+        out.push(SchedulerAction::ProtocolViolation { what: why.clone() });
+        let cluster = cluster.clone();
+        self.report(ManagerEvent::CapacityLimited { cluster, reason: Some(why) }, now, out);
+        self.poll(now, out);
+    }
+
+    /// Records that a cluster granted a processor, which may end a limit.
+    pub(super) fn capacity_granted(
+        &mut self,
+        cluster: &ClusterId,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
+        let granted = self.granted_processors(cluster);
+        let site = self.sites.get_mut(cluster);
+        let Some(on_demand) = site.and_then(|site| site.on_demand.as_mut()) else { return };
+        let had = on_demand.lesson.limit().is_some();
+        on_demand.lesson.grant(granted);
+        if had && on_demand.lesson.limit().is_none() {
+            let cluster = cluster.clone();
+            self.report(ManagerEvent::CapacityLimited { cluster, reason: None }, now, out);
+        }
+    }
+
+    /// Ends the limits whose time has passed.
+    pub(super) fn expire_limits(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
+        let mut ended = Vec::new();
+        for (cluster, site) in &mut self.sites {
+            if site.on_demand.as_mut().is_some_and(|on_demand| on_demand.lesson.expire(now)) {
+                ended.push(cluster.clone());
+            }
+        }
+        for cluster in ended {
+            self.report(ManagerEvent::CapacityLimited { cluster, reason: None }, now, out);
         }
     }
 
@@ -349,6 +427,10 @@ impl SchedulerCore {
         if node.state == PoolNodeState::Closing {
             node.turn_off(None);
             return;
+        }
+        if node.state == PoolNodeState::Starting && node.registration.is_none() {
+            let cluster = node.cluster.clone();
+            self.capacity_refused(&cluster, &gone.reason, now, out);
         }
         // For a stub without a node, this is the only report.
         let reason = format!("its stub has ended: {}", gone.reason);

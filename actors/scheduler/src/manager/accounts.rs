@@ -34,6 +34,8 @@ pub(super) struct ClusterUsage {
     pub(super) booked: u32,
     /// Reason why the cluster cannot be used.
     pub(super) closed: Option<String>,
+    /// Description of a limit below the processors that it shows.
+    pub(super) limited: Option<String>,
     /// Jobs with an account in this cluster.
     pub(super) jobs: BTreeSet<JobId>,
     /// The first count of this cluster that would have become negative.

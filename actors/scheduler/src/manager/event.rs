@@ -32,6 +32,13 @@ pub enum ManagerEvent {
         /// Reason of the failure.
         reason: String,
     },
+    /// A cluster grants fewer processors than it shows, or no longer does so.
+    CapacityLimited {
+        /// Cluster of the processors.
+        cluster: ClusterId,
+        /// Description of the limit; absent: the limit has ended.
+        reason: Option<String>,
+    },
     /// The complete set of a file's replicas.
     Replicas {
         /// Name of the file.

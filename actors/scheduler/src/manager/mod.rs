@@ -287,6 +287,9 @@ impl Manager {
             ManagerEvent::Unreachable { cluster, reason } => {
                 self.clusters.entry(cluster).or_default().closed = Some(reason);
             }
+            ManagerEvent::CapacityLimited { cluster, reason } => {
+                self.clusters.entry(cluster).or_default().limited = reason;
+            }
             ManagerEvent::Replicas { file, bytes, clusters, differs } => {
                 self.ground.files.insert(file, Replica { bytes, clusters, differs });
                 self.dirty = true;

@@ -367,7 +367,9 @@ impl Manager {
             return exceeded;
         }
         let plan = self.explain_plan(id);
-        match (tried, is_reserved, &self.head_reservation) {
+        let limits: Vec<&str> =
+            self.clusters.values().filter_map(|known| known.limited.as_deref()).collect();
+        let why = match (tried, is_reserved, &self.head_reservation) {
             (Ok(placed), ..) => {
                 plan.unwrap_or_else(|| format!("it is about to start ({})", placed.why))
             }
@@ -379,7 +381,8 @@ impl Manager {
                 Some(plan) => format!("{no}; {plan}"),
                 None => no.to_string(),
             },
-        }
+        };
+        if limits.is_empty() { why } else { format!("{why}; {}", limits.join("; ")) }
     }
 
     fn placed(

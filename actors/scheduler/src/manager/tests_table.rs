@@ -9,7 +9,7 @@ use super::*;
 const JOB: JobId = JobId(1);
 
 event_kinds!(EventKind of ManagerEvent {
-    Polled {..}, Unreachable {..}, Replicas {..}, LinkMeasured {..}, Submit {..}, Moved {..},
+    Polled {..}, Unreachable {..}, CapacityLimited {..}, Replicas {..}, LinkMeasured {..}, Submit {..}, Moved {..},
     MoveFailed {..}, Claimed {..}, Resumed {..}, ClaimFailed {..}, Answer {..}, Held {..},
     NotHeld {..}, Grown {..}, Freed {..}, NotForced {..}, RootMoved {..}, Unheld {..},
     RevocationsPlanned {..}, EfficiencyMeasured {..}, GrowthRequested {..}, SizeLimited {..},
@@ -155,6 +155,9 @@ impl Scene {
                 ManagerEvent::Polled { cluster: a(), size: 8, others: 1, whole: 8 }
             }
             EventKind::Unreachable => ManagerEvent::Unreachable { cluster: a(), reason },
+            EventKind::CapacityLimited => {
+                ManagerEvent::CapacityLimited { cluster: a(), reason: Some(reason) }
+            }
             EventKind::Replicas => {
                 let (file, bytes, clusters) = ("more".to_owned(), 1, [a()].into());
                 ManagerEvent::Replicas { file, bytes, clusters, differs: None }
@@ -233,6 +236,7 @@ fn row(kind: EventKind) -> [EventEffect; JobState::ALL.len()] {
     match kind {
         EventKind::Polled
         | EventKind::Unreachable
+        | EventKind::CapacityLimited
         | EventKind::Replicas
         | EventKind::LinkMeasured => [H; 11],
         // A known number is reported as a violation.

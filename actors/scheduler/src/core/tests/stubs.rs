@@ -850,3 +850,32 @@ fn a_planned_loss_of_all_nodes_does_not_count() {
     }
     assert_eq!(grid.core.status().jobs[0].state, JobState::Running);
 }
+
+/// A batch system whose limits are not in its answers, such as a limit of jobs of a user: after
+/// three refusals, no job is promised what cannot be had.
+#[test]
+fn refused_processors_are_not_promised_again_for_a_time() {
+    let mut grid = CoreTestGrid::on_demand(4, ManagerSettings::default());
+    grid.polled(4, 0);
+    assert_eq!(grid.submit(needs(Kind::Rigid, 2, 2)), ["hold vu [vu-1, vu-2]"]);
+    for _ in 0..3 {
+        let out = grid.register("vu-1", 1, OURS);
+        assert_eq!(out, [""; 0]);
+        let reason = "QOSMaxSubmitJobPerUserLimit".to_owned();
+        grid.put(SchedulerEvent::StubGone(StubLoss { node: "vu-2".into(), reason }));
+        grid.after(ManagerSettings::default().scan_interval);
+    }
+    let view = grid.core.managing.view(JobId(1)).expect("it waits");
+    let limit = "vu grants 1 processors and refused more three times (QOSMaxSubmitJobPerUserLimit); \
+                 it is asked for more again after";
+    assert!(view.reason.contains(limit), "{}", view.reason);
+    assert_eq!(grid.after(ManagerSettings::default().scan_interval), [""; 0], "it waits");
+    // A job that fits starts.
+    assert_eq!(grid.submit(needs(Kind::Rigid, 1, 1)), ["hold vu [vu-2]"]);
+    assert_eq!(grid.register("vu-2", 1, OURS), ["assign job-2 vu-2"]);
+    grid.accept(2, &["vu-2"]);
+    grid.over(2);
+    // After its time, the cluster is asked for more.
+    let out = grid.after(Duration::from_secs(700));
+    assert!(out.iter().any(|line| line.starts_with("hold vu")), "{out:?}");
+}
