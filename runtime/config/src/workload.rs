@@ -200,7 +200,7 @@ section! {
         /// Time in which the past use of a user or project loses half of its weight. With it, jobs
         /// of those who used less, relative to their shares, start first; default: the order of
         /// submission.
-        fair_share_half_life: Option<Time> = Absent("\"7d\"");
+        fair_share_half_life: Option<Time> = Absent("\"168h\"");
         /// Shares, priorities and limits of users. Others have a share of 1 and no limits.
         user: Vec<ShareSection> = Examples(&[&[]]);
         /// Shares, priorities and limits of projects (option --project of a job).
