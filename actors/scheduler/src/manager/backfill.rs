@@ -82,14 +82,12 @@ pub(super) struct StartPlan {
 }
 
 impl StartPlan {
-    /// Capacities that do not delay a reservation if used from now on until the end.
-    pub fn limit(&self, ground: &CapacitySnapshot, end: Time) -> CapacitySnapshot {
-        let mut ground = ground.clone();
+    /// Reduces capacities to those that delay no reservation if used from now on until the end.
+    pub fn limit(&self, ground: &mut CapacitySnapshot, end: Time) {
         for (cluster, room) in &mut ground.rooms {
             let free = self.tables.get(cluster).map_or(0, |table| table.free(self.now, end));
             room.idle = room.idle.min(free);
         }
-        ground
     }
 
     /// Whether some job has a reservation.

@@ -11,7 +11,7 @@ use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
 use super::accounts::{AllocationStage, JobAccount, PendingGrowth};
-use super::backfill::{PlannedStart, UNKNOWN_TIME};
+use super::backfill::{PlannedStart, StartPlan, UNKNOWN_TIME};
 use super::event::{GrowthRequest, ManagerAction};
 use super::{Approach, Manager};
 use super::{JobRequirements, Kind};
@@ -169,33 +169,27 @@ impl Manager {
                 continue;
             }
             let own = job.need.reservation.is_some();
-            has_own |= job.need.has_own_rooms();
+            has_own |= self.has_own_rooms(&job.need);
             let is_reserved = self.head_reservation.as_ref().is_some_and(|head_reservation| {
                 head_reservation.reserved_for == ReservedFor::Start(id)
             });
             // An explanation costs more than this first test, so that it is made only for final
             // failures.
-            let cannot_fit_now = !job.need.has_own_rooms() && summary.cannot_fit_now(&job.need);
-            let end = self.now.saturating_add(self.predicted_time(&job.need)).min(NEVER);
+            let cannot_fit_now = !self.has_own_rooms(&job.need)
+                && summary.cannot_fit_now(&job.need)
+                && !summary.may_never_fit(&job.need, &ground);
             let kept = plan.as_mut().and_then(|plan| plan.withdraw(id));
-            let limited = plan
-                .as_ref()
-                .filter(|plan| plan.has_reservations() && !is_reserved && !own)
-                .map(|plan| plan.limit(&ground, end));
             let exceeds = holdings.as_ref().and_then(|held| self.exceeded_limit(&job.need, held));
-            let tried = if exceeds.is_some() {
-                None
-            } else if cannot_fit_now && !summary.may_never_fit(&job.need, &ground) {
-                None
-            } else {
-                let ground = limited.as_ref().unwrap_or(&ground);
-                Some(self.try_place(&job.need, is_reserved, ground))
-            };
+            let tried = (!cannot_fit_now && exceeds.is_none())
+                .then(|| self.try_place(&job.need, is_reserved, &ground, plan.as_ref()));
             match tried {
                 Some(Ok(placed)) => {
                     if let Some(plan) = plan.as_mut().filter(|_| !own) {
-                        let end = if end == NEVER { self.now + UNKNOWN_TIME } else { end };
-                        plan.start(&placed, end);
+                        let time = match self.predicted_time(&job.need) {
+                            NEVER => UNKNOWN_TIME,
+                            time => time,
+                        };
+                        plan.start(&placed, self.now.saturating_add(time).min(NEVER));
                     }
                     if let Some(held) = &mut holdings {
                         held.add(&job.need, &placed);
@@ -273,6 +267,11 @@ impl Manager {
         self.last_scan = LastScan(inputs);
     }
 
+    /// Whether the capacities for a job differ from those for others.
+    fn has_own_rooms(&self, need: &JobRequirements) -> bool {
+        need.reservation.is_some() || need.has_own_rooms() && self.has_reservations()
+    }
+
     /// The capacities without closures for a time: waiting jobs may start there later.
     fn open_capacities(&self, ground: &CapacitySnapshot) -> CapacitySnapshot {
         let mut ground = ground.clone();
@@ -319,14 +318,20 @@ impl Manager {
         need: &JobRequirements,
         is_reserved: bool,
         ground: &CapacitySnapshot,
+        plan: Option<&StartPlan>,
     ) -> Result<PlacementPlan, PlacementError> {
-        let head_reservation =
-            self.head_reservation.as_ref().filter(|_| !is_reserved && need.reservation.is_none());
-        if head_reservation.is_none() && !need.has_own_rooms() {
+        let delays_others = !is_reserved && need.reservation.is_none();
+        let head_reservation = self.head_reservation.as_ref().filter(|_| delays_others);
+        let plan = plan.filter(|plan| plan.has_reservations() && delays_others);
+        if head_reservation.is_none() && plan.is_none() && !self.has_own_rooms(need) {
             return place(need.placement, &need.components, ground);
         }
         let mut ground = ground.clone();
         self.adjust_rooms(need, &mut ground.rooms);
+        if let Some(plan) = plan {
+            let end = self.now.saturating_add(self.predicted_time(need)).min(NEVER);
+            plan.limit(&mut ground, end);
+        }
         match head_reservation {
             Some(head_reservation) => {
                 place(need.placement, &need.components, &without(&ground, head_reservation))
@@ -357,8 +362,8 @@ impl Manager {
         }
         let SnapshotCapacities { all, others } = snapshot.0.get_or_init(|| self.snapshot_now());
         let ground = others.as_ref().filter(|_| !is_reserved).unwrap_or(all);
-        let tried = if job.need.has_own_rooms() {
-            self.try_place(&job.need, is_reserved, all)
+        let tried = if self.has_own_rooms(&job.need) {
+            self.try_place(&job.need, is_reserved, all, None)
         } else {
             place(job.need.placement, &job.need.components, ground)
         };

@@ -79,11 +79,12 @@ impl Machine {
             match happening {
                 Happening::Arrival(index) => {
                     let DrawnJob { size, expected, .. } = jobs[index];
-                    let need = JobRequirements {
-                        // The option's resolution is a millisecond.
-                        expected_ms: Some(expected / 1000),
-                        ..JobRequirements::one(Kind::Rigid, size, size, size)
-                    };
+                    // The options' resolution is a millisecond.
+                    let time = Some(expected / 1000);
+                    let (expected_ms, time_ms) =
+                        if index % 2 == 0 { (time, None) } else { (None, time) };
+                    let one = JobRequirements::one(Kind::Rigid, size, size, size);
+                    let need = JobRequirements { expected_ms, time_ms, ..one };
                     let (job, need) = (JobId(index as u64), Box::new(need));
                     self.tell(ManagerEvent::Submit { job, need }, now, jobs);
                 }
@@ -150,7 +151,8 @@ impl EasyOracle<'_> {
         }
         let Some(&head) = self.queue.first() else { return };
         let (shadow, mut extra) = self.shadow(head);
-        for index in self.queue[1..].to_vec() {
+        let others: Vec<usize> = self.queue[1..].to_vec();
+        for index in others {
             let job = self.jobs[index];
             let ends_before = now + job.expected <= shadow;
             if job.size > self.free() || !ends_before && job.size > extra {
