@@ -21,8 +21,8 @@ pub(super) fn above(turn: &mut DecisionState<'_>, efficiency: f64) {
     turn.add_reason(Reason::Above { e_max: settings.e_max, wanted, expected: turn.expected });
     let growth = wanted.saturating_sub(turn.expected);
     let lost = refill_count(turn);
-    if lost > growth {
-        return ask(turn, lost, Aim::Refill);
+    if lost.now > growth {
+        return ask_refill(turn, lost);
     }
     let first = turn.is_before_first_iteration();
     let free = first && !std::mem::replace(&mut turn.memory.grew_before_first_iteration, true);
@@ -86,9 +86,9 @@ pub(super) fn before_measurement(turn: &mut DecisionState<'_>) -> bool {
 /// Replaces lost capacity within the band, or below it to undo a harmful removal. Returns whether
 /// any is missing.
 pub(super) fn refill(turn: &mut DecisionState<'_>) -> bool {
-    let count = refill_count(turn);
-    if !count.is_zero() {
-        ask(turn, count, Aim::Refill);
+    let lost = refill_count(turn);
+    if !lost.now.is_zero() {
+        ask_refill(turn, lost);
     } else if turn.memory.refill.is_some() {
         renew(turn); // the replacements are under way
     }
@@ -109,10 +109,28 @@ fn most_after(turn: &DecisionState<'_>) -> Processors {
     Processors((base * turn.settings.growth_max).floor().min(f64::from(u32::MAX)) as u32)
 }
 
-/// Processors missing to the capacity that ran well: the smaller number of the two by count and by
-/// speed.
-fn refill_count(turn: &mut DecisionState<'_>) -> Processors {
-    let Some(refill) = turn.memory.refill.clone() else { return Processors::ZERO };
+/// Processors missing to the capacity that ran well.
+#[derive(Clone, Copy, Default)]
+struct LostCapacity {
+    /// All of them.
+    all: Processors,
+    /// Those to request now, by the limit of growth at once.
+    now: Processors,
+}
+
+/// Requests replacements. A node with as many processors as are missing in all fits, since that
+/// capacity ran well.
+fn ask_refill(turn: &mut DecisionState<'_>, lost: LostCapacity) {
+    let limit = Memory::limit(&turn.memory.ceiling, turn.memory.clock_s);
+    let room =
+        limit.map_or(Processors::MAX, |limit| limit.processors.saturating_sub(turn.expected));
+    let most = usable(turn).saturating_sub(turn.expected).max(lost.all).min(room).max(lost.now);
+    ask_up_to(turn, lost.now, most, Aim::Refill);
+}
+
+/// The capacity that is to be replaced: the smaller number of the two by count and by speed.
+fn refill_count(turn: &mut DecisionState<'_>) -> LostCapacity {
+    let Some(refill) = turn.memory.refill.clone() else { return LostCapacity::default() };
     let mean = turn.all.mean_speed();
     let expected = turn.expected;
     let by_number = refill.to.processors.saturating_sub(expected);
@@ -127,11 +145,11 @@ fn refill_count(turn: &mut DecisionState<'_>) -> Processors {
             turn.memory.refill = None;
             turn.add_reason(Reason::RefillOver { expected, given_up: false });
         }
-        return Processors::ZERO;
+        return LostCapacity::default();
     }
     let (to, cause) = (refill.to.processors, refill.cause);
     turn.add_reason(Reason::Refilling { expected, to, cause });
-    missing.min(most_after(turn).saturating_sub(expected))
+    LostCapacity { all: missing, now: missing.min(most_after(turn).saturating_sub(expected)) }
 }
 
 /// Requests processors, within the job's maximum, and starts a trial.
