@@ -15,6 +15,7 @@ use springtide_runtime::remote::Hub;
 use springtide_runtime::work::{Job, Registry, encode_job};
 use springtide_simulator::apps::AppModel;
 
+use crate::command_job::CommandJob;
 use crate::commands;
 use crate::program::{JobDefinition, Program};
 use crate::workflow::run::WorkflowTask;
@@ -22,6 +23,23 @@ use crate::workflow::run::WorkflowTask;
 /// A program with its jobs. Its `main` calls [`App::main`].
 pub struct App {
     pub(crate) program: Program,
+}
+
+/// Adds the job's name to `job submit [OPTIONS] -- PROGRAM`, which is short for `job submit command
+/// [OPTIONS] -- PROGRAM`. Options of a named job follow its name, so the first word after `submit`
+/// is an option only in the short form or with a file of jobs, which has no `--`.
+fn with_command_word(mut line: Vec<OsString>) -> Vec<OsString> {
+    let is = |at: usize, word: &str| line.get(at).is_some_and(|known| known == word);
+    let end = line.iter().position(|word| word == "--").unwrap_or(0);
+    let job = line[..end].iter().position(|word| word == "job");
+    let Some(at) = job.map(|job| job + 1).filter(|at| is(*at, "submit") || is(*at, "plan")) else {
+        return line;
+    };
+    let first = line.get(at + 1).map(|word| word.to_string_lossy().starts_with('-'));
+    if first == Some(true) {
+        line.insert(at + 1, "command".into());
+    }
+    line
 }
 
 impl App {
@@ -49,8 +67,9 @@ impl App {
             encode: |matches| {
                 let job = J::from_arg_matches(matches)
                     .map_err(|error| Failed::usage(error.to_string().trim_end()))?;
-                Ok(encode_job(job)?)
+                Ok(encode_job(job)?.into())
             },
+            is_fixed: false,
             is_command: false,
         });
         self
@@ -65,6 +84,20 @@ impl App {
         let mut app = self.job::<J>();
         if let Some(job) = app.program.jobs.last_mut() {
             job.is_command = true;
+        }
+        app
+    }
+
+    /// Adds the job `command`, which runs any program of the nodes' hosts: see
+    /// [`CommandJob`]. Whoever may submit jobs can then run programs as the user of the nodes.
+    ///
+    /// # Panics
+    /// As [`App::job`].
+    pub fn commands(self) -> Self {
+        let mut app = self.job::<CommandJob>();
+        if let Some(job) = app.program.jobs.last_mut() {
+            job.is_fixed = true;
+            job.encode = CommandJob::encode_matches;
         }
         app
     }
@@ -87,6 +120,7 @@ impl App {
         line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> ExitCode {
         let line: Vec<OsString> = line.into_iter().map(Into::into).collect();
+        let line = with_command_word(line);
         let matches = match self.command_line().try_get_matches_from(&line) {
             Ok(matches) => matches,
             Err(mut error) => {

@@ -1,5 +1,6 @@
 //! `job`: submits jobs to a running grid, and shows and changes them.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,9 +13,10 @@ use springtide_cli::options::time;
 use springtide_cli::print::print;
 use springtide_runtime::config::GridConfig;
 use springtide_runtime::id::JobId;
+use springtide_runtime::work::OutputStream;
 
 use crate::operations::attach::grid_config;
-use crate::operations::desk::{JobRecord, Selection, since_epoch};
+use crate::operations::desk::{JobRecord, OutputFile, Selection, since_epoch};
 use crate::operations::jobs::{self, JobClient, JobList, JobResult, Submission};
 use crate::operations::needs::{JobRequest, NeedArgs, need, of_file};
 use crate::operations::process::{on_arbiter, start_log};
@@ -115,6 +117,18 @@ pub enum JobCommand {
         /// Maximum number of last lines
         #[arg(long, value_name = "N")]
         lines: Option<usize>,
+        /// Continue until the job has ended
+        #[arg(long, short = 'f', conflicts_with = "job.json")]
+        follow: bool,
+        /// Print the standard output of this rank of a command, byte by byte
+        #[arg(long, value_name = "N", conflicts_with = "job.json")]
+        rank: Option<u32>,
+        /// With --rank: print the standard error instead
+        #[arg(long, requires = "rank")]
+        stderr: bool,
+        /// With --rank: of this try of the command [default: the last]
+        #[arg(long = "try", value_name = "N", requires = "rank")]
+        attempt: Option<u32>,
     },
 }
 
@@ -216,9 +230,8 @@ pub fn execute(program: &Program, matches: &ArgMatches, global: &GlobalArgs) -> 
         }
         None => {
             let args = FileArgs::from_arg_matches(matches).map_err(wrong)?;
-            let encode = |name: &str, options: &[String]| program.encode(name, options);
             let requests = grid_config(&args.grid.config).and_then(|config| {
-                let requests = of_file(&args.file, &config, encode)?;
+                let requests = of_file(&args.file, &config, program)?;
                 Ok((config, requests))
             });
             (args.grid, requests)
@@ -242,10 +255,11 @@ fn of_options(
     args: &NeedArgs,
 ) -> Result<(GridConfig, Vec<JobRequest>), Failed> {
     let config = grid_config(&args.grid.config)?;
-    let need = need(args, &config)?;
     let job = program.job(name)?;
-    let (body, line) = ((job.encode)(matches)?, job_line(job.augment, name, matches));
-    Ok((config, vec![JobRequest { name: job.name, body, line, need }]))
+    let need = need(args, &config, job)?;
+    let (encoded, line) = ((job.encode)(matches)?, job_line(job.augment, name, matches));
+    let request = JobRequest { name: job.name, encoded, is_fixed: job.is_fixed, line, need };
+    Ok((config, vec![request]))
 }
 
 async fn submit(
@@ -369,12 +383,27 @@ async fn on_client(
             }
             return Ok(failed);
         }
-        JobCommand::Logs { one, lines } => {
+        JobCommand::Logs { one, lines, follow, rank, stderr, attempt }
+            if follow || rank.is_some() =>
+        {
+            let stream = if stderr { OutputStream::Stderr } else { OutputStream::Stdout };
+            let stream = rank.map(|rank| OutputFile::Stream { rank, attempt, stream });
+            let file = stream.unwrap_or(OutputFile::Log);
+            client.read_output(one.job, file, lines, follow, print_bytes).await?;
+        }
+        JobCommand::Logs { one, lines, .. } => {
             let record = client.logs(one.job, lines).await?;
             print_logs(&one, record, lines, global)?;
         }
     }
     Ok(None)
+}
+
+/// Prints bytes to standard output at once. A closed pipe ends the command.
+fn print_bytes(bytes: &[u8]) -> Result<(), Failed> {
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(bytes).and_then(|()| out.flush());
+    written.map_err(|error| Failed::failure(format!("standard output: {error}")))
 }
 
 async fn resize(client: &JobClient, one: &OneArgs, by: Resize) -> Result<(), Failed> {

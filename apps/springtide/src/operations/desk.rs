@@ -20,6 +20,7 @@
 mod drawer;
 pub mod entry;
 mod kept;
+pub mod output;
 mod records;
 mod retention;
 
@@ -49,6 +50,7 @@ use tokio::time::Instant;
 
 pub use self::drawer::ArchiveReader;
 pub use self::entry::{ArchiveEntry, ArchiveSettings, JobRecord, since_epoch};
+pub use self::output::{OutputChunk, OutputFile};
 pub use self::retention::{Retention, Selection};
 
 use self::entry::LOST;
@@ -128,6 +130,17 @@ pub struct ReadJob {
     pub result: bool,
 }
 
+/// Asks for a part of a job's output.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ReadOutput {
+    /// The job to read.
+    pub job: JobId,
+    /// The file to read.
+    pub file: OutputFile,
+    /// The offset of the first byte.
+    pub offset: u64,
+}
+
 fn wants_result() -> bool {
     true
 }
@@ -137,6 +150,7 @@ remote_message! {
     "desk-list" => ListJobs -> Vec<ArchiveEntry>;
     "desk-read" => ReadJob -> Option<JobRecord>;
     "desk-purge" => PurgeJobs -> Purged;
+    "desk-output" => ReadOutput -> Option<OutputChunk>;
 }
 
 /// The archive of jobs, published as [`DESK`] on a head that stays.
@@ -225,6 +239,7 @@ impl JobArchive {
             .accepts_judged::<SubmitJob>()
             .accepts_judged::<ListJobs>()
             .accepts_judged::<ReadJob>()
+            .accepts_judged::<ReadOutput>()
             .accepts_judged::<PurgeJobs>();
         actix::spawn(async move {
             while let Some((job, news, receipt)) = news.recv().await {
@@ -426,6 +441,14 @@ impl HasRule for ReadJob {
     }
 }
 
+impl HasRule for ReadOutput {
+    const RULE: Rule = ReadJob::RULE;
+
+    fn about(&self) -> Option<MessageSubject> {
+        Some(MessageSubject::of(self.job))
+    }
+}
+
 impl AdmitsMessages for JobArchive {
     fn standing(
         &mut self,
@@ -537,6 +560,15 @@ impl Handler<ReadJob> for JobArchive {
     fn handle(&mut self, ask: ReadJob, _: &mut Self::Context) -> Self::Result {
         let ReadJob { job, lines, result } = ask;
         MessageResult(self.jobs_table.jobs.get(&job).map(|archived| archived.record(lines, result)))
+    }
+}
+
+impl Handler<ReadOutput> for JobArchive {
+    type Result = MessageResult<ReadOutput>;
+
+    fn handle(&mut self, ask: ReadOutput, _: &mut Self::Context) -> Self::Result {
+        let archived = self.jobs_table.jobs.get(&ask.job);
+        MessageResult(archived.map(|archived| archived.read_output(ask.file, ask.offset)))
     }
 }
 

@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use bytes::Bytes;
 use clap::Args;
 use springtide_actors::policy::malleability::Component;
 use springtide_actors::reservation::ReservationId;
@@ -22,6 +21,7 @@ use springtide_runtime::id::ClusterId;
 
 use crate::operations::netconf;
 use crate::options::GridArgs;
+use crate::program::{EncodedJob, JobDefinition, Program};
 
 /// Options for the requirements of a job.
 #[derive(Args, Clone, Debug)]
@@ -29,10 +29,19 @@ use crate::options::GridArgs;
 pub struct NeedArgs {
     #[command(flatten)]
     pub grid: GridArgs,
-    /// Kind of the job: rigid, moldable or malleable
-    #[arg(id = "job.kind", long = "kind", value_name = "KIND", default_value = "malleable",
+    /// Kind of the job: rigid, moldable or malleable [default: malleable; of a command rigid]
+    #[arg(id = "job.kind", long = "kind", value_name = "KIND",
           value_parser = keyword_parser::<JobKind>(JobKind::WORDS), hide_possible_values = true)]
-    pub kind: JobKind,
+    pub kind: Option<JobKind>,
+    /// Exact number of processors: the same as --kind rigid --min N
+    #[arg(
+        id = "job.processors",
+        long = "processors",
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000),
+        conflicts_with_all = ["job.kind", "job.min", "job.start", "job.max"],
+    )]
+    pub processors: Option<u32>,
     /// Minimum number of processors; rigid jobs have exactly these
     #[arg(
         id = "job.min",
@@ -98,11 +107,14 @@ pub struct NeedArgs {
 }
 
 /// A job to be submitted or planned.
+#[derive(Clone)]
 pub struct JobRequest {
     /// The registered name of the program.
     pub name: &'static str,
-    /// The job as encoded bytes.
-    pub body: Bytes,
+    /// The job as encoded bytes, and its files.
+    pub encoded: EncodedJob,
+    /// Whether its number of nodes cannot change while it runs.
+    pub is_fixed: bool,
     /// The program and its options as a command line.
     pub line: String,
     /// The requirements of the job.
@@ -113,9 +125,16 @@ pub struct JobRequest {
 ///
 /// # Errors
 /// The options contradict each other.
-pub fn need(args: &NeedArgs, config: &GridConfig) -> Result<JobRequirements, Failed> {
+pub fn need(
+    args: &NeedArgs,
+    config: &GridConfig,
+    job: &JobDefinition,
+) -> Result<JobRequirements, Failed> {
     let all = netconf::existing(config);
-    let sizes = JobSizes::of(args.kind, args.min, args.start, args.max, all)
+    let given = if args.processors.is_some() { Some(JobKind::Rigid) } else { args.kind };
+    let kind = kind_of(given, job).map_err(|reason| Failed::usage(format!("--kind: {reason}")))?;
+    let min = args.processors.unwrap_or(args.min);
+    let sizes = JobSizes::of(kind, min, args.start, args.max, all)
         .map_err(|(key, reason)| Failed::usage(format!("--{key}: {reason}")))?;
     let clusters =
         clusters_of(&args.on, config).map_err(|reason| Failed::usage(format!("--on: {reason}")))?;
@@ -123,7 +142,7 @@ pub fn need(args: &NeedArgs, config: &GridConfig) -> Result<JobRequirements, Fai
     let one = Component { min, start, clusters, files: args.files.clone() };
     let count = args.components as usize;
     let need = JobRequirements {
-        kind: args.kind,
+        kind,
         placement: args.placement.unwrap_or(config.scheduling.placement),
         components: vec![one; count],
         max: vec![most; count],
@@ -133,6 +152,19 @@ pub fn need(args: &NeedArgs, config: &GridConfig) -> Result<JobRequirements, Fai
     };
     need.check().map_err(Failed::usage)?;
     Ok(need)
+}
+
+/// The kind of a job: the given one, or the default of the program.
+fn kind_of(given: Option<JobKind>, job: &JobDefinition) -> Result<JobKind, String> {
+    match given {
+        Some(JobKind::Malleable) if job.is_fixed => Err(format!(
+            "a {} cannot change its number of processors while it runs: it is rigid or moldable",
+            job.name
+        )),
+        Some(kind) => Ok(kind),
+        None if job.is_fixed => Ok(JobKind::Rigid),
+        None => Ok(JobKind::Malleable),
+    }
 }
 
 /// Looks up clusters by their names.
@@ -150,7 +182,12 @@ fn clusters_of(names: &[String], config: &GridConfig) -> Result<BTreeSet<Cluster
 }
 
 /// The requirements of a job of a file. An error has the path of the wrong key below the job.
-fn need_of(job: &JobSection, config: &GridConfig) -> Result<JobRequirements, (String, String)> {
+fn need_of(
+    job: &JobSection,
+    kind: JobKind,
+    config: &GridConfig,
+) -> Result<JobRequirements, (String, String)> {
+    let job = &JobSection { kind, ..job.clone() };
     let (mut components, mut most) = (Vec::new(), Vec::new());
     for part in job.parts(netconf::existing(config))? {
         let clusters = clusters_of(part.clusters, config).map_err(|reason| {
@@ -177,14 +214,14 @@ fn need_of(job: &JobSection, config: &GridConfig) -> Result<JobRequirements, (St
     Ok(need)
 }
 
-/// Reads the jobs of a file. `encode` encodes a job from its name and options.
+/// Reads the jobs of a file, which are some of this program.
 ///
 /// # Errors
 /// The file is wrong; the message names the position.
 pub fn of_file(
     file: &Path,
     config: &GridConfig,
-    encode: impl Fn(&str, &[String]) -> Result<(&'static str, Bytes), Failed>,
+    program: &Program,
 ) -> Result<Vec<JobRequest>, Failed> {
     // Environment variables apply to the grid's config only.
     let sources = Sources { file: Some(file.to_owned()), ..Sources::default() };
@@ -206,17 +243,20 @@ pub fn of_file(
             let place = place.unwrap_or_else(|| file.display().to_string());
             Failed::usage(format!("{place}: {reason}"))
         };
-        let program = job.program.as_str();
-        let (name, body) = encode(program, &job.args.0).map_err(|failed| {
+        let name = job.program.as_str();
+        let (definition, encoded) = program.encode(name, &job.args.0).map_err(|failed| {
             let key = if failed.exit == Exit::NotPlaced { "program" } else { "args" };
             at(key, &failed.message)
         })?;
-        let need = need_of(job, config).map_err(|(key, reason)| at(&key, &reason))?;
-        let line = line(name, &job.args.0);
-        for _ in 0..job.count.get() {
-            let (body, line, need) = (body.clone(), line.clone(), need.clone());
-            all.push(JobRequest { name, body, line, need });
-        }
+        let is_set =
+            matches!(jobs.origin(&format!("job[{i}].kind")), Some(ValueOrigin::File { .. }));
+        let kind = kind_of(is_set.then_some(job.kind), definition)
+            .map_err(|reason| at("kind", &reason))?;
+        let need = need_of(job, kind, config).map_err(|(key, reason)| at(&key, &reason))?;
+        let line = line(definition.name, &job.args.0);
+        let (name, is_fixed) = (definition.name, definition.is_fixed);
+        let request = JobRequest { name, encoded, is_fixed, line, need };
+        all.extend((0..job.count.get()).map(|_| request.clone()));
     }
     Ok(all)
 }
@@ -238,9 +278,10 @@ mod tests {
         let text =
             "[[cluster]]\nname = \"ams\"\nnodes = 4\n[[cluster]]\nname = \"del\"\nnodes = 2\n";
         let config = load::<GridConfig>(&Sources::of_text("grid.toml", text)).unwrap().value;
+        let program = crate::App::new("test", "1").job::<springtide_classics::Fib>().program;
         let read = |text: &str| {
             std::fs::write(&file, text).unwrap();
-            of_file(&file, &config, |_, _| Ok(("fib", Bytes::new())))
+            of_file(&file, &config, &program)
         };
         let text = "[[job]]\nprogram = \"fib\"\nmin = 2\nclusters = [\"ams\"]\n\
         [[job.component]]\n[[job.component]]\nmin = 1\nmax = 2\nclusters = [\"del\"]\n";

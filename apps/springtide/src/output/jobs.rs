@@ -396,11 +396,8 @@ mod tests {
             coordinator: None,
             principal: None,
         };
-        let end = |error: Option<&str>| JobEnd {
-            error: error.map(str::to_owned),
-            cancelled: false,
-            exit: None,
-        };
+        let end =
+            |error: Option<&str>| JobEnd { error: error.map(str::to_owned), ..JobEnd::default() };
         let entries = vec![
             entry(1, Some(end(None))),
             entry(2, Some(end(Some("it broke\nbadly")))),
@@ -522,7 +519,12 @@ job-5  running           2        fib
 
     #[test]
     fn why_and_status_report_errors_and_reasons_to_wait() {
-        let end = JobEnd { error: Some("it broke".to_owned()), cancelled: false, exit: Some(3) };
+        let end = JobEnd {
+            error: Some("it broke".to_owned()),
+            cancelled: false,
+            exit: Some(3),
+            ..JobEnd::default()
+        };
         let failed = job_info(Some(end), None);
         let object: Value = serde_json::from_str(&why_object(&failed)).unwrap();
         assert_eq!((&object["state"], &object["why"]), (&json!("failed"), &json!("it broke")));
@@ -569,7 +571,12 @@ job-5  running           2        fib
 
     #[test]
     fn a_result_has_the_exit_of_its_job_or_reports_its_loss() {
-        let end = JobEnd { error: Some("nowhere".to_owned()), cancelled: false, exit: Some(3) };
+        let end = JobEnd {
+            error: Some("nowhere".to_owned()),
+            cancelled: false,
+            exit: Some(3),
+            ..JobEnd::default()
+        };
         let mut failed = job_info(Some(end.clone()), None);
         let lost = failed.into_result().unwrap_err();
         assert_eq!(lost.exit, Exit::Failure);
@@ -586,7 +593,8 @@ job-5  running           2        fib
 
     #[test]
     fn a_list_shows_the_last_ended_jobs_and_an_incomplete_purge_fails() {
-        let end = || Some(JobEnd { error: None, cancelled: false, exit: None });
+        let end =
+            || Some(JobEnd { error: None, cancelled: false, exit: None, ..JobEnd::default() });
         let entry = |job: u64, ended_unix_s: Option<u64>| ArchiveEntry {
             job: JobId(job),
             name: "fib".to_owned(),

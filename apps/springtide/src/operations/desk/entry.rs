@@ -45,7 +45,7 @@ impl ArchiveEntry {
 }
 
 /// The end of a job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEnd {
     /// The reason why it has no outcome, if it has none.
     pub error: Option<String>,
@@ -55,13 +55,17 @@ pub struct JobEnd {
     /// The exit code that `run` would end with, where it is not 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<u8>,
+    /// Whether this is the exit code of the program that a command ran.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_program: bool,
 }
 
 impl JobEnd {
     pub(super) fn of(ended: &RunEnd, cancelled: bool, exit: Exit) -> Self {
         let error = ended.error().map(str::to_owned);
         let own = !matches!(exit, Exit::Ok | Exit::Failure);
-        Self { error, cancelled, exit: own.then_some(exit as u8) }
+        let by_program = matches!(exit, Exit::Program(_));
+        Self { error, cancelled, exit: own.then_some(exit.code()), by_program }
     }
 
     /// The exit code of a command that reports this end.
@@ -69,6 +73,7 @@ impl JobEnd {
         match (&self.error, self.exit) {
             (None, _) => Exit::Ok,
             (Some(_), None) => Exit::Failure,
+            (Some(_), Some(code)) if self.by_program => Exit::Program(code),
             (Some(_), Some(code)) => Exit::of(code),
         }
     }

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use serde_json::Value;
 use springtide_actors::client::JobUpdate;
 use springtide_actors::job::{JobError, NoteKind};
@@ -18,6 +19,7 @@ use springtide_runtime::records::RecordError;
 use springtide_runtime::work::Outcome;
 
 use super::entry::{ArchiveEntry, JobEnd, JobRecord, since_epoch};
+use super::output::{LineSplitter, OutputChunk, OutputFile, file_name, last_attempt, read_chunk};
 use super::records::{JobRecords, JobResult};
 use springtide_cli::run_end::conclude;
 
@@ -43,6 +45,8 @@ pub(super) struct ArchivedJob {
     /// The last preliminary outcome of the job. A later head receives only later ones.
     preliminary: Option<Outcome>,
     records: JobRecords,
+    /// Lines of processes that have no end yet.
+    splitter: LineSplitter,
 }
 
 /// Reads the last lines of a job's log, and counts all its lines.
@@ -83,6 +87,7 @@ impl ArchivedJob {
             unwritten: None,
             preliminary: None,
             records,
+            splitter: LineSplitter::default(),
         }
     }
 
@@ -154,7 +159,7 @@ impl ArchivedJob {
         let (mut object, summary) = (ended.json(), ended.summary());
         if let (Some(_), Some(object)) = (&end.error, object.as_object_mut()) {
             object.insert("cancelled".to_owned(), end.cancelled.into());
-            object.insert("exit".to_owned(), (end.exit() as u8).into());
+            object.insert("exit".to_owned(), end.exit().code().into());
         }
         // Copies for people and their programs.
         let write = |name: &str, text: &str| write_file(&self.dir.join(name), text.as_bytes());
@@ -199,6 +204,9 @@ impl ArchivedJob {
     }
 
     fn say(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
         for line in text.lines() {
             if self.lines.len() == LINES_MAX {
                 self.lines.pop_front();
@@ -230,6 +238,8 @@ impl ArchivedJob {
                 }
             }
             JobUpdate::Ended(ended) => {
+                let rest = self.splitter.rest();
+                self.say(&rest);
                 let cancelled = matches!(ended.outcome, Err(JobError::Cancelled { .. }));
                 let (ended, exit) = conclude(&self.entry.name, *ended);
                 let mut ended = ended.or_preliminary(self.preliminary.take());
@@ -255,6 +265,13 @@ impl ArchivedJob {
                 }
                 self.say(&format!("wrote {name}"));
             }
+            NoteKind::Output { rank, attempt, processes, stream, bytes } => {
+                let lines = self.splitter.add(rank, attempt, stream, processes, &bytes);
+                let path = self.dir.join(file_name(rank, attempt, stream));
+                let written = append(&path, &bytes);
+                self.say(&lines);
+                written?;
+            }
             NoteKind::Events { records } => {
                 if let Some(open) = &mut self.open {
                     open.records(&records)?;
@@ -279,6 +296,25 @@ impl ArchivedJob {
             None => self.records.result(self.entry.job)?,
         };
         Ok(result.map(|JobResult { object, summary }| (object, summary)))
+    }
+
+    /// A part of a file of the job's output.
+    pub(super) fn read_output(&self, file: OutputFile, offset: u64) -> OutputChunk {
+        let (name, attempt) = match file {
+            OutputFile::Log => ("log.txt".to_owned(), 0),
+            OutputFile::Stream { rank, attempt, stream } => {
+                let last = || last_attempt(&self.dir, rank, stream);
+                let attempt = attempt.unwrap_or_else(last);
+                (file_name(rank, attempt, stream), attempt)
+            }
+        };
+        let (read, unreadable) = match read_chunk(&self.dir.join(name), offset) {
+            Ok(read) => (read, None),
+            Err(error) => ((Bytes::new(), 0), Some(error.to_string())),
+        };
+        let (bytes, length) = read;
+        let has_ended = self.entry.ended.is_some();
+        OutputChunk { bytes, length, attempt, has_ended, unreadable }
     }
 
     /// The last lines, at most `max`, and the number of all lines.

@@ -300,7 +300,9 @@ mod tests {
         JobResult { object: json!({ "solutions": 724 }), summary: "724".to_owned() }
     }
 
-    const DONE: JobEnd = JobEnd { error: None, cancelled: false, exit: None };
+    fn done() -> JobEnd {
+        JobEnd::default()
+    }
 
     /// A job that ends, one that has an outcome, one that runs and one that is purged.
     fn fill(files: &MemoryFiles) -> Result<(), RecordError> {
@@ -311,8 +313,8 @@ mod tests {
         for job in [1, 2, 4] {
             records.has_outcome(JobId(job), &outcome())?;
         }
-        records.ended(JobId(1), &DONE, 9, &result())?;
-        records.ended(JobId(4), &DONE, 9, &result())?;
+        records.ended(JobId(1), &done(), 9, &result())?;
+        records.ended(JobId(4), &done(), 9, &result())?;
         records.purged(&[JobId(4)])
     }
 
@@ -321,7 +323,7 @@ mod tests {
         let files = MemoryFiles::new(0);
         fill(&files).unwrap();
         let records = open(&files).unwrap();
-        let ended = ArchiveEntry { ended: Some(DONE), ended_unix_s: Some(9), ..entry(1) };
+        let ended = ArchiveEntry { ended: Some(done()), ended_unix_s: Some(9), ..entry(1) };
         assert_eq!(records.entries(), [ended, entry(2), entry(3)]);
         assert_eq!(records.last(), JobId(4));
         assert_eq!(records.outcome(JobId(2)).unwrap(), Some(outcome()));

@@ -32,7 +32,7 @@ fn entry(job: u64) -> ArchiveEntry {
 }
 
 fn done() -> JobEnd {
-    JobEnd { error: None, cancelled: false, exit: None }
+    JobEnd { error: None, cancelled: false, exit: None, ..JobEnd::default() }
 }
 
 /// A grid's directory with the records of its jobs.
