@@ -129,6 +129,12 @@ pub struct GetWait {
 #[rtype(result = "Result<JobId, SubmitError>")]
 pub struct Enqueue(pub Submit);
 
+/// Local order of the archive to the scheduler: as [`Enqueue`], for several jobs at once. The answer
+/// has a number for each job, in order, or none of them is submitted.
+#[derive(Debug, actix::Message)]
+#[rtype(result = "Result<Vec<JobId>, SubmitError>")]
+pub struct EnqueueAll(pub Vec<Submit>);
+
 /// Local question to the scheduler: the known jobs. `None` if another scheduler has taken over.
 #[derive(Clone, Copy, Debug, actix::Message)]
 #[rtype(result = "Option<BTreeSet<JobId>>")]

@@ -23,6 +23,7 @@ mod accounts;
 mod calendar;
 mod change;
 mod event;
+mod hold;
 mod queue;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -34,7 +35,7 @@ pub use springtide_config::Precedence as Approach;
 use springtide_config::{BoundedInt, SchedulingSection};
 use tokio::time::Instant;
 
-pub use self::event::{GrowthRequest, ManagerAction, ManagerEvent, ReservationBill};
+pub use self::event::{GrowthRequest, JobSubmission, ManagerAction, ManagerEvent, ReservationBill};
 pub use self::queue::GridOutlook;
 
 use self::accounts::{AllocationStage, ClusterAccount, ClusterUsage, JobAccount};
@@ -186,6 +187,8 @@ pub struct Manager {
     vain_scans: u32,
     /// Jobs that may grow in clusters where they have no processors.
     spreading: BTreeSet<JobId>,
+    /// The waiting jobs of each job that must end before them.
+    dependents: BTreeMap<JobId, BTreeSet<JobId>>,
     /// Reservations of users and workflows.
     calendar: ReservationCalendar,
     /// Time of the last event, in microseconds of the Unix epoch.
@@ -227,6 +230,7 @@ impl Manager {
             last_scan: queue::LastScan::default(),
             vain_scans: 0,
             spreading: BTreeSet::new(),
+            dependents: BTreeMap::new(),
             auditor: Auditor::default(),
         }
     }
@@ -260,6 +264,12 @@ impl Manager {
                 self.ground.links.insert((from, to), rate);
             }
             ManagerEvent::Submit { job, need } => self.submit(job, *need, now, &mut out),
+            ManagerEvent::SubmitAll(all) => {
+                for JobSubmission { job, need } in all {
+                    self.submit(job, *need, now, &mut out);
+                }
+            }
+            ManagerEvent::DependencyEnded { job, ok } => self.dependency_ended(job, ok, &mut out),
             ManagerEvent::Moved { job } => self.moved(job, now, &mut out),
             ManagerEvent::MoveFailed { job, reason } => {
                 self.move_failed(job, &reason, now, &mut out)
@@ -576,6 +586,7 @@ impl Manager {
 
     fn forget(&mut self, id: JobId) {
         let Some(job) = self.jobs.remove(&id) else { return };
+        self.forget_dependencies(id, &job.need.after);
         self.spreading.remove(&id);
         self.active.remove(&id);
         for cluster in job.accounts.keys().chain(job.bounds.keys()) {

@@ -9,7 +9,7 @@ use super::*;
 const JOB: JobId = JobId(1);
 
 event_kinds!(EventKind of ManagerEvent {
-    Polled {..}, Unreachable {..}, Replicas {..}, LinkMeasured {..}, Submit {..}, Moved {..},
+    SubmitAll(..), DependencyEnded {..}, Polled {..}, Unreachable {..}, Replicas {..}, LinkMeasured {..}, Submit {..}, Moved {..},
     MoveFailed {..}, Claimed {..}, Resumed {..}, ClaimFailed {..}, Answer {..}, Held {..},
     NotHeld {..}, Grown {..}, Freed {..}, NotForced {..}, RootMoved {..}, Unheld {..},
     EfficiencyMeasured {..}, GrowthRequested {..}, SizeLimited {..}, Ended {..}, Withdraw {..}, Tick {..},
@@ -161,6 +161,13 @@ impl Scene {
             EventKind::LinkMeasured => {
                 ManagerEvent::LinkMeasured { from: a(), to: "b".into(), rate: 2e6 }
             }
+            EventKind::SubmitAll => {
+                let need = Box::new(JobRequirements::one(Kind::Malleable, 2, 2, 8));
+                ManagerEvent::SubmitAll(vec![JobSubmission { job, need }])
+            }
+            EventKind::DependencyEnded => {
+                ManagerEvent::DependencyEnded { job: JobId(99), ok: true }
+            }
             EventKind::Submit => {
                 let need = Box::new(JobRequirements::one(Kind::Malleable, 2, 2, 8));
                 ManagerEvent::Submit { job, need }
@@ -231,7 +238,8 @@ fn row(kind: EventKind) -> [EventEffect; JobState::ALL.len()] {
         | EventKind::Replicas
         | EventKind::LinkMeasured => [H; 11],
         // A known number is reported as a violation.
-        EventKind::Submit => [H; 11],
+        EventKind::Submit | EventKind::SubmitAll => [H; 11],
+        EventKind::DependencyEnded => [I("no job waits for the ended one"); 11],
         EventKind::Moved | EventKind::MoveFailed => {
             only(JobState::Placed, "the move was cancelled: the job has another place, or none")
         }

@@ -18,12 +18,13 @@ use springtide_runtime::work::OutputStream;
 use crate::operations::attach::grid_config;
 use crate::operations::desk::{JobRecord, OutputFile, Selection, since_epoch};
 use crate::operations::jobs::{self, JobClient, JobList, JobResult, Submission};
-use crate::operations::needs::{JobRequest, NeedArgs, need, of_file};
+use crate::operations::needs::ArrayIndices;
+use crate::operations::needs::{JobRequest, NeedArgs, need, of_file, parse_job};
 use crate::operations::process::{on_arbiter, start_log};
 use crate::options::{GlobalArgs, GridArgs, job_line, with_options};
 use crate::output::jobs::{
     list_object, list_text, missing_lines_note, plan_object, plan_text, purged_object, purged_text,
-    rows, status_object, status_text, submitted, why_object, why_text,
+    report_csv, report_object, rows, status_object, status_text, submitted, why_object, why_text,
 };
 use crate::output::print_early_failure;
 use crate::program::Program;
@@ -70,6 +71,14 @@ pub enum JobCommand {
         /// limits
         #[arg(long, value_name = "N")]
         keep: Option<usize>,
+    },
+    /// Print the sizes, times and exit codes of ended jobs as CSV
+    Report {
+        #[command(flatten)]
+        grid: GridArgs,
+        /// Maximum number of ended jobs, the last ones [default: all that the head keeps]
+        #[arg(long, value_name = "N")]
+        last: Option<usize>,
     },
     /// Show the state, processors and progress of a job
     Status(OneArgs),
@@ -142,12 +151,6 @@ pub struct OneArgs {
     pub grid: GridArgs,
 }
 
-fn parse_job(text: &str) -> Result<JobId, String> {
-    let digits = text.strip_prefix("job-").unwrap_or(text);
-    let number = digits.parse().ok().filter(|number| *number > 0);
-    number.map(JobId).ok_or_else(|| "must be a job's number such as 7 or job-7".to_owned())
-}
-
 /// The command `job`; `needs` are the subcommands of `job submit` and `job plan`.
 pub fn command(program: &'static str, needs: Vec<Command>) -> Command {
     let submit = |name: &'static str, about: &'static str| {
@@ -198,7 +201,9 @@ impl JobCommand {
     /// The options of the grid, and the job that the command names.
     fn of(&self) -> (&GridArgs, Option<JobId>) {
         match self {
-            Self::List { grid, .. } | Self::Purge { grid, .. } => (grid, None),
+            Self::List { grid, .. } | Self::Purge { grid, .. } | Self::Report { grid, .. } => {
+                (grid, None)
+            }
             Self::Status(one) | Self::Why(one) | Self::Cancel(one) => (&one.grid, Some(one.job)),
             Self::Grow { one, .. }
             | Self::Shrink { one, .. }
@@ -258,7 +263,9 @@ fn of_options(
     let job = program.job(name)?;
     let need = need(args, &config, job)?;
     let (encoded, line) = ((job.encode)(matches)?, job_line(job.augment, name, matches));
-    let request = JobRequest { name: job.name, encoded, is_fixed: job.is_fixed, line, need };
+    let array = args.array.as_ref().map(ArrayIndices::places).unwrap_or_default();
+    let (name, is_fixed) = (job.name, job.is_fixed);
+    let request = JobRequest { name, encoded, is_fixed, line, need, array };
     Ok((config, vec![request]))
 }
 
@@ -345,6 +352,11 @@ async fn on_client(
             let purged = client.purge(selection).await?;
             print(&if grid.json { purged_object(&purged) } else { purged_text(&purged) })?;
             return Ok(jobs::not_purged(&purged));
+        }
+        JobCommand::Report { grid, last } => {
+            let mut entries = client.list(last).await?.entries;
+            entries.retain(|entry| entry.ended.is_some());
+            print(&if grid.json { report_object(&entries) } else { report_csv(&entries) })?;
         }
         JobCommand::Status(one) => {
             let job_info = client.job_info(one.job, 0).await?;
@@ -438,18 +450,4 @@ fn print_logs(
         eprintln!("{note}: all are in {} on the head's machine", file.display());
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn job_numbers_parse() {
-        assert_eq!(parse_job("7"), Ok(JobId(7)));
-        assert_eq!(parse_job("job-12"), Ok(JobId(12)));
-        for wrong in ["", "job-", "0", "-1", "job-x", "7.5"] {
-            assert!(parse_job(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -26,6 +26,7 @@ mod retention;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -36,8 +37,9 @@ use springtide_actors::admit::{
 };
 use springtide_actors::client::{Client, JobUpdate, Receipt};
 use springtide_actors::endpoint::Endpoint;
+use springtide_actors::policy::Mode;
 use springtide_actors::scheduler::{
-    CancelJob, Enqueue, GetKnownJobs, JobAuthority, Scheduler, Submit, SubmitError,
+    CancelJob, EnqueueAll, GetKnownJobs, JobAuthority, Scheduler, Submit, SubmitError,
 };
 use springtide_cli::exit::Failed;
 use springtide_cli::outdir::manifest;
@@ -46,6 +48,7 @@ use springtide_runtime::net::Contact;
 use springtide_runtime::net::tls::Role;
 use springtide_runtime::remote::MessageOrigin;
 use springtide_runtime::remote_message;
+use springtide_runtime::work::ArrayTask;
 use tokio::time::Instant;
 
 pub use self::drawer::ArchiveReader;
@@ -54,7 +57,7 @@ pub use self::output::{OutputChunk, OutputFile};
 pub use self::retention::{Retention, Selection};
 
 use self::entry::LOST;
-use self::kept::ArchivedJob;
+use self::kept::{ArchivedJob, PlannedFiles};
 use self::records::JobRecords;
 use self::retention::EndedJob;
 
@@ -80,6 +83,31 @@ pub struct SubmitJob {
     /// The job and its options as a command line.
     pub line: String,
 }
+
+/// Submits jobs, and archives their output and outcomes. One message holds many jobs, since each
+/// message costs several waits for the disk.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SubmitJobs {
+    /// The jobs in their order.
+    pub groups: Vec<JobGroup>,
+}
+
+/// Equal jobs, or the jobs of an array.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct JobGroup {
+    /// The submission of each job. The archive replaces its client by the head.
+    pub submit: Submit,
+    /// The job and its options as a command line.
+    pub line: String,
+    /// The number of equal jobs.
+    pub count: u32,
+    /// The places in an array, one for each job; empty: the jobs are in no array.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub array: Vec<ArrayTask>,
+}
+
+/// Most jobs of one [`SubmitJobs`].
+pub const SUBMITTED_MAX: usize = 1000;
 
 /// Asks for the submitted jobs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -147,6 +175,7 @@ fn wants_result() -> bool {
 
 remote_message! {
     "desk-submit" => SubmitJob -> Result<JobId, SubmitError>;
+    "desk-submit-all" => SubmitJobs -> Result<Vec<JobId>, SubmitError>;
     "desk-list" => ListJobs -> Vec<ArchiveEntry>;
     "desk-read" => ReadJob -> Option<JobRecord>;
     "desk-purge" => PurgeJobs -> Purged;
@@ -158,7 +187,7 @@ pub struct JobArchive {
     dir: PathBuf,
     scheduler: Addr<Scheduler>,
     me: Contact,
-    config: String,
+    config: Arc<str>,
     version: &'static str,
     log_max: u64,
     retention: Retention,
@@ -180,6 +209,30 @@ struct JobTable {
     /// Jobs without an end that the scheduler does not know, with the time of the first such
     /// comparison.
     unknown: BTreeMap<JobId, Instant>,
+}
+
+/// A submitted job, for its entry in the archive.
+struct SubmittedJob {
+    job: JobId,
+    name: String,
+    line: String,
+    principal: Option<Principal>,
+    seed: u64,
+    mode: Mode,
+}
+
+impl SubmittedJob {
+    /// A job without a number.
+    fn of(submit: &Submit, line: &str) -> Self {
+        Self {
+            job: JobId(0),
+            name: submit.name.clone(),
+            line: line.to_owned(),
+            principal: submit.principal.clone(),
+            seed: submit.params.seed,
+            mode: submit.params.mode,
+        }
+    }
 }
 
 /// The archive's thread. Dropping it waits until all started work is on disk.
@@ -211,7 +264,7 @@ impl JobArchive {
             jobs.iter_mut().filter(|(_, archived)| archived.entry.ended.is_none())
         {
             match (recovered.contains(job), lost.get(job)) {
-                (true, _) => archived.resume(log_max),
+                (true, _) => archived.resume(version, &config, log_max),
                 (false, Some(why)) => archived.end_unreported(&format!(
                     "the submission cannot be read: {why}; submit it \
                     again"
@@ -224,7 +277,7 @@ impl JobArchive {
             dir,
             scheduler: scheduler.clone(),
             me: endpoint.net.contact(),
-            config,
+            config: config.into(),
             version,
             log_max,
             retention,
@@ -237,6 +290,7 @@ impl JobArchive {
         let hub = &endpoint.hub;
         hub.publish(DESK, archive.clone())
             .accepts_judged::<SubmitJob>()
+            .accepts_judged::<SubmitJobs>()
             .accepts_judged::<ListJobs>()
             .accepts_judged::<ReadJob>()
             .accepts_judged::<ReadOutput>()
@@ -250,25 +304,96 @@ impl JobArchive {
         ArchiveThread(Some(thread))
     }
 
-    fn create(&mut self, job: JobId, submit: &Submit, line: &str) -> Result<(), Failed> {
-        let dir = self.dir.join(job.to_string());
-        let mut about = manifest(&submit.name, self.version, Some(submit.params.seed));
-        about.mode = Some(submit.params.mode.word().to_owned());
-        about.command = line.split(' ').map(str::to_owned).collect();
-        let (name, line) = (submit.name.clone(), line.to_owned());
-        let entry = ArchiveEntry {
-            job,
-            name,
-            line,
-            submitted_unix_s: since_epoch(),
+    /// Archives submitted jobs.
+    ///
+    /// # Errors
+    /// They cannot be recorded, so that the next head would not know them.
+    fn create(&mut self, jobs: Vec<SubmittedJob>) -> Result<(), Failed> {
+        let now = since_epoch();
+        let entry = |one: &SubmittedJob| ArchiveEntry {
+            job: one.job,
+            name: one.name.clone(),
+            line: one.line.clone(),
+            submitted_unix_s: now,
             ended: None,
             ended_unix_s: None,
-            principal: submit.principal.clone(),
+            principal: one.principal.clone(),
         };
-        let records = self.records.clone();
-        let with = (&*self.config, self.log_max);
-        let archived = ArchivedJob::create(dir, entry, records, &about, with)?;
-        self.jobs_table.jobs.insert(job, archived);
+        let entries: Vec<ArchiveEntry> = jobs.iter().map(entry).collect();
+        self.records.submitted(&entries)?;
+        for (entry, one) in entries.into_iter().zip(jobs) {
+            let mut about = manifest(&one.name, self.version, Some(one.seed));
+            about.mode = Some(one.mode.word().to_owned());
+            about.command = one.line.split(' ').map(str::to_owned).collect();
+            let (config, log_max) = (self.config.clone(), self.log_max);
+            let planned = PlannedFiles { about, config, log_max };
+            let dir = self.dir.join(one.job.to_string());
+            let archived = ArchivedJob::submitted(dir, entry, self.records.clone(), planned);
+            self.jobs_table.jobs.insert(one.job, archived);
+        }
+        Ok(())
+    }
+
+    /// Submits jobs, whose number is that of `about`, to the scheduler, and archives them.
+    fn submit(
+        &mut self,
+        submits: Vec<Submit>,
+        about: Vec<SubmittedJob>,
+    ) -> ResponseActFuture<Self, Result<Vec<JobId>, SubmitError>> {
+        self.jobs_table.submitting += 1;
+        let request = self.scheduler.send(EnqueueAll(submits));
+        let on_answer = move |answer: Result<_, MailboxError>, archive: &mut Self, _: &mut _| {
+            let ended = || SubmitError::Cancelled { reason: "the scheduler ended".to_owned() };
+            let answer: Result<Vec<JobId>, SubmitError> = answer.unwrap_or_else(|_| Err(ended()));
+            let created = match &answer {
+                Ok(jobs) => {
+                    let numbered = jobs.iter().zip(about);
+                    let numbered = numbered.map(|(job, one)| SubmittedJob { job: *job, ..one });
+                    archive.create(numbered.collect())
+                }
+                Err(_) => Ok(()),
+            };
+            let last = answer.as_ref().ok().and_then(|jobs| jobs.last().copied());
+            archive.jobs_table.settle_submission(last);
+            let jobs = answer?;
+            if let Err(failed) = created {
+                // The next head would not know the jobs: the client gets the error now.
+                let reason = failed.message;
+                for &job in &jobs {
+                    tracing::warn!("{job} is cancelled, because it cannot be stored: {reason}");
+                    archive.scheduler.do_send(CancelJob { job, reason: reason.clone() });
+                }
+                return Err(SubmitError::Store { reason });
+            }
+            Ok(jobs)
+        };
+        Box::pin(request.into_actor(self).map(on_answer))
+    }
+
+    /// Removes the dependencies of a submission that are met.
+    ///
+    /// # Errors
+    /// The archive has no such job of this principal, or a job that must succeed has failed.
+    fn resolve_dependencies(&self, submit: &mut Submit) -> Result<(), SubmitError> {
+        let principal = submit.principal.clone();
+        let Some(need) = &mut submit.need else { return Ok(()) };
+        for one in std::mem::take(&mut need.after) {
+            let refused = |reason: String| Err(SubmitError::NotPlaced { reason });
+            let archived = self.jobs_table.jobs.get(&one.job);
+            let entry = archived.map(|archived| &archived.entry);
+            let Some(entry) = entry.filter(|entry| entry.is_of(principal.as_ref())) else {
+                let job = one.job;
+                return refused(format!("it waits for {job}, and you have submitted no such job"));
+            };
+            match &entry.ended {
+                None => need.after.push(one),
+                Some(end) if one.any || end.error.is_none() => {}
+                Some(end) => {
+                    let (job, state) = (one.job, end.word());
+                    return refused(format!("it waits for the success of {job}, which is {state}"));
+                }
+            }
+        }
         Ok(())
     }
 
@@ -408,6 +533,16 @@ impl HasRule for SubmitJob {
     }
 }
 
+impl HasRule for SubmitJobs {
+    const RULE: Rule = SubmitJob::RULE;
+
+    fn sign(&mut self, from: &MessageOrigin) {
+        for group in &mut self.groups {
+            group.submit.principal = Some(Principal::of(from));
+        }
+    }
+}
+
 impl HasRule for ListJobs {
     const RULE: Rule = Rule { roles: CLIENTS, places: None, confirmed: false };
 
@@ -497,27 +632,44 @@ impl Handler<SubmitJob> for JobArchive {
     fn handle(&mut self, order: SubmitJob, _: &mut Self::Context) -> Self::Result {
         let SubmitJob { mut submit, line } = order;
         submit.client = self.me.clone();
-        self.jobs_table.submitting += 1;
-        let request = self.scheduler.send(Enqueue(submit.clone()));
-        let on_answer = move |answer: Result<_, MailboxError>, archive: &mut Self, _: &mut _| {
-            let ended = || SubmitError::Cancelled { reason: "the scheduler ended".to_owned() };
-            let answer = answer.unwrap_or_else(|_| Err(ended()));
-            let created = match &answer {
-                Ok(job) => archive.create(*job, &submit, &line),
-                Err(_) => Ok(()),
-            };
-            archive.jobs_table.settle_submission(answer.as_ref().ok().copied());
-            let job = answer?;
-            if let Err(failed) = created {
-                // The next head would not know the job: the client gets the error now.
-                let reason = failed.message;
-                tracing::warn!("{job} is cancelled, because it cannot be stored: {reason}");
-                archive.scheduler.do_send(CancelJob { job, reason: reason.clone() });
-                return Err(SubmitError::Store { reason });
+        if let Err(error) = self.resolve_dependencies(&mut submit) {
+            return Box::pin(fut::ready(Err(error)));
+        }
+        let about = vec![SubmittedJob::of(&submit, &line)];
+        let none = || SubmitError::Cancelled { reason: "the scheduler gave no number".to_owned() };
+        let submitted = self.submit(vec![submit], about);
+        Box::pin(submitted.map(move |jobs, _, _| jobs?.first().copied().ok_or_else(none)))
+    }
+}
+
+impl Handler<SubmitJobs> for JobArchive {
+    type Result = ResponseActFuture<Self, Result<Vec<JobId>, SubmitError>>;
+
+    fn handle(&mut self, order: SubmitJobs, _: &mut Self::Context) -> Self::Result {
+        let refused = |error: SubmitError| -> Self::Result { Box::pin(fut::ready(Err(error))) };
+        let (mut submits, mut about) = (Vec::new(), Vec::new());
+        for JobGroup { mut submit, line, count, array } in order.groups {
+            submit.client = self.me.clone();
+            if let Err(error) = self.resolve_dependencies(&mut submit) {
+                return refused(error);
             }
-            Ok(job)
-        };
-        Box::pin(request.into_actor(self).map(on_answer))
+            let count = if array.is_empty() { count as usize } else { array.len() };
+            if submits.len().saturating_add(count) > SUBMITTED_MAX {
+                let reason = format!("one message submits at most {SUBMITTED_MAX} jobs");
+                return refused(SubmitError::NotPlaced { reason });
+            }
+            for index in 0..count {
+                let mut submit = submit.clone();
+                let mut line = line.clone();
+                if let (Some(place), Some(need)) = (array.get(index), &mut submit.need) {
+                    need.array = Some(*place);
+                    line = format!("[{}] {line}", place.index);
+                }
+                about.push(SubmittedJob::of(&submit, &line));
+                submits.push(submit);
+            }
+        }
+        self.submit(submits, about)
     }
 }
 

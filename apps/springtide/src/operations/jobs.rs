@@ -23,13 +23,14 @@ use springtide_cli::talk::Talk;
 use springtide_runtime::config::GridConfig;
 use springtide_runtime::id::{ClusterId, JobId};
 use springtide_runtime::remote::Remote;
+use springtide_runtime::work::ArrayTask;
 use tokio::time::{Instant, sleep};
 
 use super::attach::{Attachment, attach, attach_by};
 use super::desk::output::CHUNK_MAX;
 use super::desk::{
-    ArchiveEntry, DESK, JobArchive, JobRecord, ListJobs, OutputChunk, OutputFile, PurgeJobs,
-    Purged, ReadJob, ReadOutput, Selection, SubmitJob,
+    ArchiveEntry, DESK, JobArchive, JobGroup, JobRecord, ListJobs, OutputChunk, OutputFile,
+    PurgeJobs, Purged, ReadJob, ReadOutput, SUBMITTED_MAX, Selection, SubmitJobs,
 };
 use super::inputs;
 use super::needs::JobRequest;
@@ -39,6 +40,12 @@ use crate::program::Upload;
 
 /// Timeout of a request that the head answers at once.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of the submission of a message of jobs, each of which the head stores.
+const SUBMIT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes of jobs after which a message holds no more.
+const SUBMIT_BYTES: usize = 512 << 10;
+/// Bytes of a submission without its body, about.
+const SUBMIT_OVERHEAD: usize = 2 << 10;
 /// Interval between queries while the command waits for a job.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Time that a cancelled job has to end.
@@ -209,8 +216,6 @@ pub async fn submit(
     let attachment = attach(file, config).await?;
     let Attachment { endpoint, head, .. } = &attachment;
     let archive: Remote<JobArchive> = endpoint.hub.remote(head, DESK);
-    let all = jobs.len();
-    let (mut numbers, mut failed_at) = (Vec::new(), None);
     let jobs = match upload(&attachment, jobs).await {
         Ok(jobs) => jobs,
         Err(failed) => {
@@ -218,52 +223,93 @@ pub async fn submit(
             return Err(failed);
         }
     };
-    for JobRequest { name, encoded, is_fixed, line, need } in jobs {
+    let count = |job: &JobRequest| job.array.len().max(1);
+    let all: usize = jobs.iter().map(count).sum();
+    let (mut numbers, mut failed_at) = (Vec::new(), None);
+    let group = |job: &JobRequest| {
         let mut params: JobParams = netconf::job_params(config);
-        if is_fixed {
+        if job.is_fixed {
             params.mode = Mode::Static;
         }
-        params.min_processors = need.least().into();
-        params.max_processors = Some(need.greatest().into());
+        params.min_processors = job.need.least().into();
+        params.max_processors = Some(job.need.greatest().into());
         let submit = Submit {
-            name: name.to_owned(),
-            body: encoded.body,
+            name: job.name.to_owned(),
+            body: job.encoded.body.clone(),
             fingerprint,
             params,
             clusters: None,
             client: endpoint.net.contact(),
             program: std::env::current_exe().ok(),
-            need: Some(need),
+            need: Some(job.need.clone()),
             principal: None,
         };
-        let job = match archive
-            .send(SubmitJob { submit, line: line.clone() })
-            .deadline(REQUEST_TIMEOUT)
-            .await
-        {
-            Ok(Ok(job)) => job,
-            refused => {
-                let failed = match refused {
-                    Ok(refused) => refused.map(drop).map_err(Failed::from).err(),
-                    // The head may have received the job, while its answer was lost.
-                    Err(error) => Some(Failed::from(error)).map(|failed| {
-                        let message = format!(
-                            "{}; `job list` shows whether it was submitted",
-                            failed.message
-                        );
-                        Failed { message, ..failed }
-                    }),
-                };
-                failed_at =
-                    failed.map(|failed| after_some_submitted(failed, &line, numbers.len(), all));
-                break;
+        JobGroup { submit, line: job.line.clone(), count: 1, array: Vec::new() }
+    };
+    for (groups, lines) in messages(&jobs, group) {
+        let call = archive.send(SubmitJobs { groups }).deadline(SUBMIT_TIMEOUT);
+        let refused = match call.await {
+            Ok(Ok(submitted_jobs)) => {
+                for (job, line) in submitted_jobs.iter().zip(&lines) {
+                    submitted(*job, line);
+                }
+                numbers.extend(submitted_jobs);
+                continue;
+            }
+            Ok(Err(refused)) => Failed::from(refused),
+            // The head may have received the jobs, while its answer was lost.
+            Err(error) => {
+                let failed = Failed::from(error);
+                let text = "`job list` shows whether it was submitted";
+                Failed { message: format!("{}; {text}", failed.message), ..failed }
             }
         };
-        numbers.push(job);
-        submitted(job, &line);
+        let line = lines.first().map(String::as_str).unwrap_or_default();
+        failed_at = Some(after_some_submitted(refused, line, numbers.len(), all));
+        break;
     }
     endpoint.net.close("submitted").await;
     Ok(Submission { numbers, failed: failed_at })
+}
+
+/// The messages that submit these jobs, each with the command lines of its jobs. Equal jobs that
+/// follow each other form one group.
+fn messages(
+    jobs: &[JobRequest],
+    group: impl Fn(&JobRequest) -> JobGroup,
+) -> Vec<(Vec<JobGroup>, Vec<String>)> {
+    let mut all = Vec::new();
+    let (mut groups, mut lines, mut bytes) = (Vec::<JobGroup>::new(), Vec::new(), 0);
+    let mut last: Option<&JobRequest> = None;
+    for job in jobs {
+        let places: Vec<Option<ArrayTask>> = match job.array.len() {
+            0 => vec![None],
+            _ => job.array.iter().copied().map(Some).collect(),
+        };
+        for place in places {
+            if lines.len() == SUBMITTED_MAX || bytes > SUBMIT_BYTES {
+                all.push((std::mem::take(&mut groups), std::mem::take(&mut lines)));
+                (bytes, last) = (0, None);
+            }
+            match groups.last_mut().filter(|_| last == Some(job)) {
+                Some(known) => known.count += 1,
+                None => {
+                    groups.push(group(job));
+                    bytes += job.encoded.body.len() + SUBMIT_OVERHEAD;
+                    last = Some(job);
+                }
+            }
+            if let Some(known) = groups.last_mut() {
+                known.array.extend(place);
+            }
+            let index = place.map_or_else(String::new, |place| format!("[{}] ", place.index));
+            lines.push(format!("{index}{}", job.line));
+        }
+    }
+    if !lines.is_empty() {
+        all.push((groups, lines));
+    }
+    all
 }
 
 /// Copies the files of jobs into a cluster's directory, unless a cluster has them already, and adds

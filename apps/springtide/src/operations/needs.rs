@@ -4,12 +4,14 @@
 //! Independent of what happens to the jobs later.
 
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
 use springtide_actors::policy::malleability::Component;
 use springtide_actors::reservation::ReservationId;
+use springtide_actors::scheduler::JobDependency;
 use springtide_actors::scheduler::manager::JobRequirements;
 use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed};
@@ -17,7 +19,8 @@ use springtide_cli::options::{keyword_parser, time};
 use springtide_runtime::config::{
     GridConfig, JobKind, JobSection, JobSizes, JobsConfig, Placing, Sources, ValueOrigin, nearest,
 };
-use springtide_runtime::id::ClusterId;
+use springtide_runtime::id::{ClusterId, JobId};
+use springtide_runtime::work::ArrayTask;
 
 use crate::operations::netconf;
 use crate::options::GridArgs;
@@ -101,13 +104,98 @@ pub struct NeedArgs {
     /// processors until a reservation begins
     #[arg(id = "job.time", long = "time", value_name = "TIME", value_parser = time)]
     pub time: Option<Duration>,
+    /// Submit a job array: one job for each index, such as 0-9, 1,4,7 or 0-90:10. After %, the
+    /// maximum number of them that run at the same time, such as 0-999%50
+    #[arg(id = "job.array", long = "array", value_name = "INDICES", value_parser = parse_array)]
+    pub array: Option<ArrayIndices>,
+    /// Start after these jobs have succeeded, such as 7 or 7,9. If one fails, so does this job
+    #[arg(id = "job.after", long = "after", value_name = "JOB", value_delimiter = ',',
+          value_parser = parse_job)]
+    pub after: Vec<JobId>,
+    /// Start after these jobs have ended, whether or not they have succeeded
+    #[arg(id = "job.after_any", long = "after-any", value_name = "JOB", value_delimiter = ',',
+          value_parser = parse_job)]
+    pub after_any: Vec<JobId>,
     /// Run only on the processors of this reservation (`reserve`, `slots list`)
     #[arg(id = "job.reservation", long = "reservation", value_name = "N")]
     pub reservation: Option<u64>,
 }
 
+/// Most jobs of an array.
+const ARRAY_MAX: usize = 10_000;
+
+/// The indices of a job array.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArrayIndices {
+    /// The indices, ascending and different.
+    pub indices: Vec<u32>,
+    /// The maximum number of jobs that run at the same time.
+    pub limit: Option<u32>,
+}
+
+impl ArrayIndices {
+    /// The places of the array's jobs.
+    pub fn places(&self) -> Vec<ArrayTask> {
+        // The standard library's maps are seeded by the system.
+        let id = RandomState::new().build_hasher().finish();
+        let first = self.indices.first().copied().unwrap_or_default();
+        let last = self.indices.last().copied().unwrap_or_default();
+        let count = u32::try_from(self.indices.len()).unwrap_or(u32::MAX);
+        let place = |&index| ArrayTask { id, index, first, last, count, limit: self.limit };
+        self.indices.iter().map(place).collect()
+    }
+}
+
+/// Parses the indices of an array, such as `0-9,20-90:10%4`.
+fn parse_array(text: &str) -> Result<ArrayIndices, String> {
+    let (ranges, limit) = match text.split_once('%') {
+        Some((ranges, limit)) => {
+            let limit = limit.parse().ok().filter(|limit| *limit > 0);
+            (ranges, Some(limit.ok_or("after % must be a number of at least 1")?))
+        }
+        None => (text, None),
+    };
+    let number = |word: &str| {
+        word.parse::<u32>().map_err(|_| format!("{word:?} is no index: give numbers such as 0-9"))
+    };
+    let mut indices = BTreeSet::new();
+    for range in ranges.split(',') {
+        let (range, step) = match range.split_once(':') {
+            Some((range, step)) => (range, number(step)?),
+            None => (range, 1),
+        };
+        let (first, last) = match range.split_once('-') {
+            Some((first, last)) => (number(first)?, number(last)?),
+            None => (number(range)?, number(range)?),
+        };
+        if step == 0 || last < first {
+            return Err(format!("{range} has no index: the last must not precede the first"));
+        }
+        let more = (first..=last).step_by(step as usize).take(ARRAY_MAX + 1);
+        indices.extend(more);
+        if indices.len() > ARRAY_MAX {
+            return Err(format!("an array has at most {ARRAY_MAX} jobs"));
+        }
+    }
+    Ok(ArrayIndices { indices: indices.into_iter().collect(), limit })
+}
+
+/// Parses the number of a job.
+pub fn parse_job(text: &str) -> Result<JobId, String> {
+    let digits = text.strip_prefix("job-").unwrap_or(text);
+    let number = digits.parse().ok().filter(|number| *number > 0);
+    number.map(JobId).ok_or_else(|| "must be a job's number such as 7 or job-7".to_owned())
+}
+
+/// The jobs that must end before this one starts.
+fn dependencies(args: &NeedArgs) -> Vec<JobDependency> {
+    let after = args.after.iter().map(|&job| JobDependency { job, any: false });
+    let any = args.after_any.iter().map(|&job| JobDependency { job, any: true });
+    after.chain(any).collect()
+}
+
 /// A job to be submitted or planned.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub struct JobRequest {
     /// The registered name of the program.
     pub name: &'static str,
@@ -119,6 +207,8 @@ pub struct JobRequest {
     pub line: String,
     /// The requirements of the job.
     pub need: JobRequirements,
+    /// The places of the jobs of an array; empty for a single job.
+    pub array: Vec<ArrayTask>,
 }
 
 /// The requirements of a job, from its options.
@@ -149,6 +239,8 @@ pub fn need(
         spreads: args.spread,
         reservation: args.reservation.map(ReservationId),
         time_ms: args.time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+        after: dependencies(args),
+        array: None,
     };
     need.check().map_err(Failed::usage)?;
     Ok(need)
@@ -209,6 +301,8 @@ fn need_of(
         spreads,
         reservation: under,
         time_ms,
+        after: Vec::new(),
+        array: None,
     };
     need.check().map_err(|reason| ("program".to_owned(), reason))?;
     Ok(need)
@@ -255,7 +349,7 @@ pub fn of_file(
         let need = need_of(job, kind, config).map_err(|(key, reason)| at(&key, &reason))?;
         let line = line(definition.name, &job.args.0);
         let (name, is_fixed) = (definition.name, definition.is_fixed);
-        let request = JobRequest { name, encoded, is_fixed, line, need };
+        let request = JobRequest { name, encoded, is_fixed, line, need, array: Vec::new() };
         all.extend((0..job.count.get()).map(|_| request.clone()));
     }
     Ok(all)
@@ -270,6 +364,28 @@ pub fn line(name: &str, options: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arrays_parse() {
+        let indices = |text: &str| parse_array(text).map(|array| (array.indices, array.limit));
+        assert_eq!(indices("0-3%2"), Ok((vec![0, 1, 2, 3], Some(2))));
+        assert_eq!(indices("7,1,20-40:10,1"), Ok((vec![1, 7, 20, 30, 40], None)));
+        for wrong in ["", "a", "3-1", "0-9:0", "0-9%0", "0-9%", "-3", "0-10000", "1,,2"] {
+            assert!(indices(wrong).is_err(), "{wrong}");
+        }
+        let places = parse_array("3-5").unwrap().places();
+        assert_eq!(places.iter().map(|place| place.index).collect::<Vec<_>>(), [3, 4, 5]);
+        assert!(places.iter().all(|place| (place.first, place.last, place.count) == (3, 5, 3)));
+    }
+
+    #[test]
+    fn job_numbers_parse() {
+        assert_eq!(parse_job("7"), Ok(JobId(7)));
+        assert_eq!(parse_job("job-12"), Ok(JobId(12)));
+        for wrong in ["", "job-", "0", "-1", "job-x", "7.5"] {
+            assert!(parse_job(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn jobs_of_a_file_have_components_and_errors_have_positions() {
