@@ -15,12 +15,12 @@ fn after(jobs: &[u64], any: bool) -> Submit {
 }
 
 impl CoreTestGrid {
-    fn failed(&mut self, job: u64) -> Vec<String> {
+    fn ended_in_failure(&mut self, job: u64) -> Vec<String> {
         let (job, epoch) = (JobId(job), Epoch(1));
         self.put(SchedulerEvent::JobOver { job, epoch, ended: None, ok: false })
     }
 
-    fn why(&self, job: u64) -> String {
+    fn reason_to_wait(&self, job: u64) -> String {
         self.core.detail(JobId(job), self.now).unwrap().view.unwrap().reason
     }
 
@@ -43,11 +43,11 @@ fn a_job_starts_after_others_have_succeeded() {
         grid.accept(job, &[node]);
     }
     assert_eq!(grid.submit(after(&[1, 2], false)), [""; 0]);
-    assert_eq!(grid.why(3), "it waits for the success of job-1, the success of job-2");
+    assert_eq!(grid.reason_to_wait(3), "it waits for the success of job-1, the success of job-2");
     // A job behind it does not wait.
     assert_eq!(grid.submit(needs(Kind::Rigid, 1, 1)).len(), 1);
     assert_eq!(grid.over(1), [""; 0]);
-    assert_eq!(grid.why(3), "it waits for the success of job-2");
+    assert_eq!(grid.reason_to_wait(3), "it waits for the success of job-2");
     let out = grid.over(2);
     assert!(out.len() == 1 && out[0].starts_with("assign job-3"), "{out:?}");
 }
@@ -60,7 +60,7 @@ fn a_job_fails_with_one_that_must_succeed_and_so_do_those_that_wait_for_it() {
     grid.submit(after(&[1], false));
     grid.submit(after(&[2], false));
     grid.submit(after(&[1], true));
-    let out = grid.failed(1);
+    let out = grid.ended_in_failure(1);
     let refused = |job, of| {
         format!(
             "refuse job-{job}: the job cannot be placed: job-{of} must succeed first, and has \
@@ -104,24 +104,22 @@ fn an_array_has_no_more_jobs_with_processors_than_its_limit() {
     });
     let out = grid.submit_all(array.collect());
     assert_eq!(out.len(), 2, "{out:?}");
-    assert_eq!(grid.why(3), "2 jobs of its array run, and no more may run at the same time");
+    assert_eq!(
+        grid.reason_to_wait(3),
+        "2 jobs of its array run, and no more may run at the same time"
+    );
     // Other jobs pass it.
     assert_eq!(grid.submit(needs(Kind::Rigid, 1, 1)).len(), 1);
-    let array_job = |out: &[String], job: u64| {
-        assert!(out.len() == 1 && out[0].starts_with(&format!("assign job-{job}")), "{out:?}");
-        out[0].rsplit(' ').next().unwrap().to_owned()
-    };
-    let mut node = out[0].rsplit(' ').next().unwrap().to_owned();
-    for job in 1..=3 {
-        grid.accept(job, &[&node]);
-        if job == 1 {
-            let second = out[1].rsplit(' ').next().unwrap().to_owned();
-            grid.accept(2, &[&second]);
-        }
-        node = array_job(&grid.over(job), job + 2);
+    let node = |line: &String| line.rsplit(' ').next().unwrap().to_owned();
+    grid.accept(1, &[&node(&out[0])]);
+    grid.accept(2, &[&node(&out[1])]);
+    for (ended, next) in [(1, 3), (2, 4), (3, 5)] {
+        let out = grid.over(ended);
+        assert!(out.len() == 1 && out[0].starts_with(&format!("assign job-{next}")), "{out:?}");
+        grid.accept(next, &[&node(&out[0])]);
     }
-    grid.accept(5, &[&node]);
-    assert_eq!(grid.core.jobs[&JobId(5)].start.as_ref().map(|_| ()), None);
+    assert_eq!(grid.over(4), [""; 0]);
+    assert_eq!(grid.over(5), [""; 0]);
 }
 
 #[test]
