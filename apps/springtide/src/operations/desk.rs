@@ -82,6 +82,10 @@ pub struct SubmitJob {
     pub submit: Submit,
     /// The job and its options as a command line.
     pub line: String,
+    /// The principal whose jobs the submission may wait for; all if absent. The archive sets it to
+    /// the sender, unless the sender is the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<Principal>,
 }
 
 /// Submits jobs, and archives their output and outcomes. One message holds many jobs, since each
@@ -90,6 +94,10 @@ pub struct SubmitJob {
 pub struct SubmitJobs {
     /// The jobs in their order.
     pub groups: Vec<JobGroup>,
+    /// The principal whose jobs the submission may wait for; all if absent. The archive sets it to
+    /// the sender, unless the sender is the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<Principal>,
 }
 
 /// Equal jobs, or the jobs of an array.
@@ -370,18 +378,22 @@ impl JobArchive {
         Box::pin(request.into_actor(self).map(on_answer))
     }
 
-    /// Removes the dependencies of a submission that are met.
+    /// Removes the dependencies of a submission that are met. `of` is the principal whose jobs it may
+    /// wait for; all if absent.
     ///
     /// # Errors
     /// The archive has no such job of this principal, or a job that must succeed has failed.
-    fn resolve_dependencies(&self, submit: &mut Submit) -> Result<(), SubmitError> {
-        let principal = submit.principal.clone();
+    fn resolve_dependencies(
+        &self,
+        submit: &mut Submit,
+        of: Option<&Principal>,
+    ) -> Result<(), SubmitError> {
         let Some(need) = &mut submit.need else { return Ok(()) };
         for one in std::mem::take(&mut need.after) {
             let refused = |reason: String| Err(SubmitError::NotPlaced { reason });
             let archived = self.jobs_table.jobs.get(&one.job);
             let entry = archived.map(|archived| &archived.entry);
-            let Some(entry) = entry.filter(|entry| entry.is_of(principal.as_ref())) else {
+            let Some(entry) = entry.filter(|entry| entry.is_of(of)) else {
                 let job = one.job;
                 return refused(format!("it waits for {job}, and you have submitted no such job"));
             };
@@ -529,6 +541,7 @@ impl HasRule for SubmitJob {
     const RULE: Rule = Rule { roles: CLIENTS, places: None, confirmed: false };
 
     fn sign(&mut self, from: &MessageOrigin) {
+        self.of = visible_to(from);
         self.submit.principal = Some(Principal::of(from));
     }
 }
@@ -537,6 +550,7 @@ impl HasRule for SubmitJobs {
     const RULE: Rule = SubmitJob::RULE;
 
     fn sign(&mut self, from: &MessageOrigin) {
+        self.of = visible_to(from);
         for group in &mut self.groups {
             group.submit.principal = Some(Principal::of(from));
         }
@@ -630,9 +644,9 @@ impl Handler<SubmitJob> for JobArchive {
     type Result = ResponseActFuture<Self, Result<JobId, SubmitError>>;
 
     fn handle(&mut self, order: SubmitJob, _: &mut Self::Context) -> Self::Result {
-        let SubmitJob { mut submit, line } = order;
+        let SubmitJob { mut submit, line, of } = order;
         submit.client = self.me.clone();
-        if let Err(error) = self.resolve_dependencies(&mut submit) {
+        if let Err(error) = self.resolve_dependencies(&mut submit, of.as_ref()) {
             return Box::pin(fut::ready(Err(error)));
         }
         let about = vec![SubmittedJob::of(&submit, &line)];
@@ -648,9 +662,10 @@ impl Handler<SubmitJobs> for JobArchive {
     fn handle(&mut self, order: SubmitJobs, _: &mut Self::Context) -> Self::Result {
         let refused = |error: SubmitError| -> Self::Result { Box::pin(fut::ready(Err(error))) };
         let (mut submits, mut about) = (Vec::new(), Vec::new());
-        for JobGroup { mut submit, line, count, array } in order.groups {
+        let SubmitJobs { groups, of } = order;
+        for JobGroup { mut submit, line, count, array } in groups {
             submit.client = self.me.clone();
-            if let Err(error) = self.resolve_dependencies(&mut submit) {
+            if let Err(error) = self.resolve_dependencies(&mut submit, of.as_ref()) {
                 return refused(error);
             }
             let count = if array.is_empty() { count as usize } else { array.len() };

@@ -247,7 +247,7 @@ pub async fn submit(
         JobGroup { submit, line: job.line.clone(), count: 1, array: Vec::new() }
     };
     for (groups, lines) in messages(&jobs, group) {
-        let call = archive.send(SubmitJobs { groups }).deadline(SUBMIT_TIMEOUT);
+        let call = archive.send(SubmitJobs { groups, of: None }).deadline(SUBMIT_TIMEOUT);
         let refused = match call.await {
             Ok(Ok(submitted_jobs)) => {
                 for (job, line) in submitted_jobs.iter().zip(&lines) {

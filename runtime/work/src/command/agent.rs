@@ -50,13 +50,13 @@ pub(super) fn host_name() -> String {
     }
 }
 
-/// The answers of an agent, numbered.
-struct Answers<'a, 'c> {
+/// Sends the answers of an agent, numbered.
+struct AnswerSender<'a, 'c> {
     at: &'a ProcessHandle<'c>,
     next: u64,
 }
 
-impl Answers<'_, '_> {
+impl AnswerSender<'_, '_> {
     fn send(&mut self, reports: Vec<AgentReport>) -> Result<(), Stop> {
         if reports.is_empty() {
             return Ok(());
@@ -76,7 +76,7 @@ impl Answers<'_, '_> {
 fn run_agent(spec: &CommandSpec, at: &ProcessHandle<'_>) -> Result<(), Stop> {
     at.report_ready();
     let mut children = ChildSet::new(spec, at.cx);
-    let mut answers = Answers { at, next: 0 };
+    let mut answers = AnswerSender { at, next: 0 };
     let served = serve(&mut children, &mut answers);
     // The root, the job or this node's membership has ended, or the root dismisses this agent.
     let rest = children.end_blocking();
@@ -87,7 +87,7 @@ fn run_agent(spec: &CommandSpec, at: &ProcessHandle<'_>) -> Result<(), Stop> {
     served
 }
 
-fn serve(children: &mut ChildSet<'_>, answers: &mut Answers<'_, '_>) -> Result<(), Stop> {
+fn serve(children: &mut ChildSet<'_>, answers: &mut AnswerSender<'_, '_>) -> Result<(), Stop> {
     let at = answers.at;
     answers.send(vec![AgentReport::Ready { host: host_name(), processors: at.cx.threads() }])?;
     loop {

@@ -180,7 +180,7 @@ impl LaunchTable {
         now: Instant,
         out: &mut Vec<LaunchAction>,
     ) {
-        // An agent that started again has to report anew.
+        // An agent that started again must report again.
         let is_same = |peer: &Peer, known: &AgentId| agents.get(peer) == Some(known);
         self.ready.retain(|peer, _| self.agents.get(peer).is_none_or(|known| is_same(peer, known)));
         (self.members, self.agents) = (members, agents);

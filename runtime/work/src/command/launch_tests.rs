@@ -19,7 +19,7 @@ fn peer(number: u32) -> Peer {
 }
 
 /// The root of a job on nodes 0, 1, ... and their agents.
-struct Test {
+struct LaunchTest {
     table: LaunchTable,
     now: Instant,
     members: BTreeSet<Peer>,
@@ -27,7 +27,7 @@ struct Test {
     session: u64,
 }
 
-impl Test {
+impl LaunchTest {
     fn new(nodes_min: u32, restarts: u32, unit: ProcessUnit) -> Self {
         let rules = LaunchRules { job: JobId(1), unit, restarts, grace: GRACE, nodes_min };
         let now = Instant::now();
@@ -105,7 +105,7 @@ fn failure(actions: &[LaunchAction]) -> Option<(Option<u8>, &str)> {
 
 #[test]
 fn a_command_succeeds_when_all_processes_have() {
-    let mut test = Test::started(0);
+    let mut test = LaunchTest::started(0);
     assert_eq!(test.ended(0, 1, 0, 0), []);
     assert_eq!(test.ended(2, 1, 2, 0), []);
     assert_eq!(test.ended(2, 1, 2, 9), [], "an end counts once");
@@ -117,7 +117,7 @@ fn a_command_succeeds_when_all_processes_have() {
 
 #[test]
 fn the_first_failure_ends_the_others_and_counts() {
-    let mut test = Test::started(2);
+    let mut test = LaunchTest::started(2);
     let actions = test.ended(1, 1, 1, 7);
     assert_eq!(ending(&actions), [peer(0), peer(2)]);
     assert_eq!(test.ended(0, 1, 0, 143), []);
@@ -128,7 +128,7 @@ fn the_first_failure_ends_the_others_and_counts() {
 
 #[test]
 fn an_agent_that_does_not_report_ends_counts_as_lost_after_the_grace() {
-    let mut test = Test::started(2);
+    let mut test = LaunchTest::started(2);
     test.ended(1, 1, 1, 7);
     assert_eq!(test.pass(GRACE + Duration::from_secs(9)), []);
     assert!(failure(&test.pass(Duration::from_secs(1))).is_some());
@@ -136,7 +136,7 @@ fn an_agent_that_does_not_report_ends_counts_as_lost_after_the_grace() {
 
 #[test]
 fn a_lost_node_restarts_all_processes_on_the_full_number_of_nodes() {
-    let mut test = Test::started(1);
+    let mut test = LaunchTest::started(1);
     // The order to the third node may not arrive, and is not needed.
     assert_eq!(ending(&test.nodes(&[0, 1])).len(), 3);
     test.ended(0, 1, 0, 143);
@@ -156,7 +156,7 @@ fn a_lost_node_restarts_all_processes_on_the_full_number_of_nodes() {
 
 #[test]
 fn a_leaving_node_does_not_count_as_a_restart() {
-    let mut test = Test::started(0);
+    let mut test = LaunchTest::started(0);
     test.leaving = [peer(2)].into();
     // The order to the third node may not arrive, and is not needed.
     assert_eq!(ending(&test.nodes(&[0, 1])).len(), 3);
@@ -168,7 +168,7 @@ fn a_leaving_node_does_not_count_as_a_restart() {
 
 #[test]
 fn an_agent_that_starts_again_has_lost_its_processes() {
-    let mut test = Test::started(1);
+    let mut test = LaunchTest::started(1);
     test.session = 2;
     let actions = test.nodes(&[0, 1, 2]);
     assert_eq!(ending(&actions).len(), 3);
@@ -182,7 +182,7 @@ fn an_agent_that_starts_again_has_lost_its_processes() {
 
 #[test]
 fn missing_nodes_are_reported_and_fail_the_job_in_the_end() {
-    let mut test = Test::new(3, 2, ProcessUnit::Processor);
+    let mut test = LaunchTest::new(3, 2, ProcessUnit::Processor);
     test.ready(0);
     test.nodes(&[0, 1]);
     let actions = test.pass(Duration::from_secs(5));
@@ -196,7 +196,7 @@ fn missing_nodes_are_reported_and_fail_the_job_in_the_end() {
 
 #[test]
 fn one_process_a_job_runs_on_the_first_node_and_ignores_other_losses() {
-    let mut test = Test::new(1, 0, ProcessUnit::Job);
+    let mut test = LaunchTest::new(1, 0, ProcessUnit::Job);
     test.ready(0);
     assert_eq!(test.nodes(&[0, 1]), []);
     assert_eq!(started(&test.ready(1)), Some((1, 1)));
@@ -212,7 +212,7 @@ fn random_histories_end_once_and_keep_attempts_apart() {
     for seed in 0..300 {
         let mut random = SplitMix::with_text(seed, "command");
         let restarts = random.below(3) as u32;
-        let mut test = Test::new(2, restarts, ProcessUnit::Processor);
+        let mut test = LaunchTest::new(2, restarts, ProcessUnit::Processor);
         let (mut attempts, mut ends, mut losses) = (0, 0, 0);
         // The processes that run, by attempt and rank, with their nodes.
         let mut running: BTreeMap<(u32, u32), u32> = BTreeMap::new();

@@ -12,9 +12,9 @@ use crate::work::{
 };
 
 #[derive(Serialize, Deserialize)]
-struct Run(CommandSpec);
+struct ShellJob(CommandSpec);
 
-impl Job for Run {
+impl Job for ShellJob {
     const NAME: &'static str = "run";
     const ABOUT: &'static str = "A command";
 
@@ -42,22 +42,25 @@ fn shell(script: &str) -> CommandSpec {
     }
 }
 
+/// A rank with its standard output and its standard error.
+type RankOutput = (u32, String, String);
+
+/// A piece of output.
+type ReceivedPiece = (u32, OutputStream, Vec<u8>);
+
 /// The outcome, and the output of each rank and stream.
-fn run(
-    spec: CommandSpec,
-    threads: usize,
-) -> (Result<Outcome, Failure>, Vec<(u32, String, String)>) {
+fn run(spec: CommandSpec, threads: usize) -> (Result<Outcome, Failure>, Vec<RankOutput>) {
     let mut registry = Registry::new();
-    registry.job::<Run>();
+    registry.job::<ShellJob>();
     let config = PoolConfig { threads, ..PoolConfig::default() };
-    let pieces: Arc<Mutex<Vec<(u32, OutputStream, Vec<u8>)>>> = Arc::default();
+    let pieces: Arc<Mutex<Vec<ReceivedPiece>>> = Arc::default();
     let kept = pieces.clone();
     let note = move |note| {
         if let ProgressReport::Output { rank, stream, bytes, .. } = note {
             kept.lock().unwrap().push((rank, stream, bytes.to_vec()));
         }
     };
-    let body = encode_job(Run(spec)).unwrap();
+    let body = encode_job(ShellJob(spec)).unwrap();
     let ended = solo::run(Arc::new(registry), "run", body, &config, note).unwrap();
     let pieces = std::mem::take(&mut *pieces.lock().unwrap());
     let text = |rank: u32, stream: OutputStream| {
