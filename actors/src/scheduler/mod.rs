@@ -470,17 +470,21 @@ impl Handler<Enqueue> for Scheduler {
 }
 
 impl Handler<EnqueueAll> for Scheduler {
-    type Result = Result<Vec<JobId>, SubmitError>;
+    type Result = Result<SubmittedJobs, SubmitError>;
 
     fn handle(
         &mut self,
         EnqueueAll(mut submits): EnqueueAll,
         ctx: &mut Self::Context,
     ) -> Self::Result {
-        for submit in &mut submits {
-            self.sign_local(submit);
-            self.check_files(submit)?;
-        }
+        submits.iter_mut().for_each(|submit| self.sign_local(submit));
+        let checked = submits.iter().map(|submit| self.check_files(submit));
+        let wrong = checked.enumerate().find_map(|(at, checked)| Some((at, checked.err()?)));
+        let (count, refused) = match wrong {
+            Some((at, error)) => (at, Some(error)),
+            None => (submits.len(), None),
+        };
+        submits.truncate(count);
         let issued = self.store.new_jobs(&submits).map_err(|error| {
             self.store_failed(&error);
             SubmitError::Store { reason: error.to_string() }
@@ -496,7 +500,7 @@ impl Handler<EnqueueAll> for Scheduler {
             all.push(NumberedSubmission { job, epoch, submit: Box::new(submit) });
         }
         self.feed(ctx, SchedulerEvent::SubmitAll(all));
-        Ok(jobs)
+        Ok(SubmittedJobs { jobs, refused })
     }
 }
 

@@ -97,9 +97,7 @@ Exit codes:
   6    the other side runs another version
   130  ended by Ctrl-C (143: by SIGTERM); everything it started has ended too
   134  ended itself (SIGABRT), because of a defect of the program that its last lines describe
-
-A job that runs a command ends with the exit code of its program: 128 + N after signal N, 127 for a
-program that does not exist, 126 for one that cannot be started.";
+  N    the exit code of the program that a job of the kind `command` ran";
 
 /// The reason why a command failed, with its exit code.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -40,6 +40,7 @@ use springtide_actors::endpoint::Endpoint;
 use springtide_actors::policy::Mode;
 use springtide_actors::scheduler::{
     CancelJob, EnqueueAll, GetKnownJobs, JobAuthority, Scheduler, Submit, SubmitError,
+    SubmittedJobs,
 };
 use springtide_cli::exit::Failed;
 use springtide_cli::outdir::manifest;
@@ -183,7 +184,7 @@ fn wants_result() -> bool {
 
 remote_message! {
     "desk-submit" => SubmitJob -> Result<JobId, SubmitError>;
-    "desk-submit-all" => SubmitJobs -> Result<Vec<JobId>, SubmitError>;
+    "desk-submit-all" => SubmitJobs -> Result<SubmittedJobs, SubmitError>;
     "desk-list" => ListJobs -> Vec<ArchiveEntry>;
     "desk-read" => ReadJob -> Option<JobRecord>;
     "desk-purge" => PurgeJobs -> Purged;
@@ -347,33 +348,34 @@ impl JobArchive {
         &mut self,
         submits: Vec<Submit>,
         about: Vec<SubmittedJob>,
-    ) -> ResponseActFuture<Self, Result<Vec<JobId>, SubmitError>> {
+    ) -> ResponseActFuture<Self, Result<SubmittedJobs, SubmitError>> {
         self.jobs_table.submitting += 1;
         let request = self.scheduler.send(EnqueueAll(submits));
         let on_answer = move |answer: Result<_, MailboxError>, archive: &mut Self, _: &mut _| {
             let ended = || SubmitError::Cancelled { reason: "the scheduler ended".to_owned() };
-            let answer: Result<Vec<JobId>, SubmitError> = answer.unwrap_or_else(|_| Err(ended()));
+            let answer: Result<SubmittedJobs, SubmitError> =
+                answer.unwrap_or_else(|_| Err(ended()));
             let created = match &answer {
-                Ok(jobs) => {
+                Ok(SubmittedJobs { jobs, .. }) => {
                     let numbered = jobs.iter().zip(about);
                     let numbered = numbered.map(|(job, one)| SubmittedJob { job: *job, ..one });
                     archive.create(numbered.collect())
                 }
                 Err(_) => Ok(()),
             };
-            let last = answer.as_ref().ok().and_then(|jobs| jobs.last().copied());
+            let last = answer.as_ref().ok().and_then(|answer| answer.jobs.last().copied());
             archive.jobs_table.settle_submission(last);
-            let jobs = answer?;
+            let answer = answer?;
             if let Err(failed) = created {
                 // The next head would not know the jobs: the client gets the error now.
                 let reason = failed.message;
-                for &job in &jobs {
+                for &job in &answer.jobs {
                     tracing::warn!("{job} is cancelled, because it cannot be stored: {reason}");
                     archive.scheduler.do_send(CancelJob { job, reason: reason.clone() });
                 }
                 return Err(SubmitError::Store { reason });
             }
-            Ok(jobs)
+            Ok(answer)
         };
         Box::pin(request.into_actor(self).map(on_answer))
     }
@@ -652,26 +654,31 @@ impl Handler<SubmitJob> for JobArchive {
         let about = vec![SubmittedJob::of(&submit, &line)];
         let none = || SubmitError::Cancelled { reason: "the scheduler gave no number".to_owned() };
         let submitted = self.submit(vec![submit], about);
-        Box::pin(submitted.map(move |jobs, _, _| jobs?.first().copied().ok_or_else(none)))
+        Box::pin(submitted.map(move |answer, _, _| {
+            let SubmittedJobs { jobs, refused } = answer?;
+            jobs.first().copied().ok_or_else(|| refused.unwrap_or_else(none))
+        }))
     }
 }
 
 impl Handler<SubmitJobs> for JobArchive {
-    type Result = ResponseActFuture<Self, Result<Vec<JobId>, SubmitError>>;
+    type Result = ResponseActFuture<Self, Result<SubmittedJobs, SubmitError>>;
 
     fn handle(&mut self, order: SubmitJobs, _: &mut Self::Context) -> Self::Result {
-        let refused = |error: SubmitError| -> Self::Result { Box::pin(fut::ready(Err(error))) };
+        let mut refused = None;
         let (mut submits, mut about) = (Vec::new(), Vec::new());
         let SubmitJobs { groups, of } = order;
         for JobGroup { mut submit, line, count, array } in groups {
             submit.client = self.me.clone();
             if let Err(error) = self.resolve_dependencies(&mut submit, of.as_ref()) {
-                return refused(error);
+                refused = Some(error);
+                break;
             }
             let count = if array.is_empty() { count as usize } else { array.len() };
             if submits.len().saturating_add(count) > SUBMITTED_MAX {
                 let reason = format!("one message submits at most {SUBMITTED_MAX} jobs");
-                return refused(SubmitError::NotPlaced { reason });
+                refused = Some(SubmitError::NotPlaced { reason });
+                break;
             }
             for index in 0..count {
                 let mut submit = submit.clone();
@@ -684,7 +691,11 @@ impl Handler<SubmitJobs> for JobArchive {
                 submits.push(submit);
             }
         }
-        self.submit(submits, about)
+        let submitted = self.submit(submits, about);
+        Box::pin(submitted.map(move |answer, _, _| {
+            let answer = answer?;
+            Ok(SubmittedJobs { refused: answer.refused.or(refused), ..answer })
+        }))
     }
 }
 

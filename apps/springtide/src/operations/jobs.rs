@@ -15,7 +15,7 @@ use springtide_actors::policy::malleability::PlacementPlan;
 use springtide_actors::scheduler::manager::JobPhase;
 use springtide_actors::scheduler::{
     CancelJob, GetFiles, GetJob, GetStatus, JobDetail, JobState, JobStatus, PlanError, PlanJob,
-    Resize, ResizeAck, ResizeError, ResizeJob, Scheduler, Submit,
+    Resize, ResizeAck, ResizeError, ResizeJob, Scheduler, Submit, SubmittedJobs,
 };
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::format::seconds;
@@ -248,13 +248,18 @@ pub async fn submit(
     };
     for (groups, lines) in messages(&jobs, group) {
         let call = archive.send(SubmitJobs { groups, of: None }).deadline(SUBMIT_TIMEOUT);
+        let mut count = 0;
         let refused = match call.await {
-            Ok(Ok(submitted_jobs)) => {
-                for (job, line) in submitted_jobs.iter().zip(&lines) {
+            Ok(Ok(SubmittedJobs { jobs, refused })) => {
+                for (job, line) in jobs.iter().zip(&lines) {
                     submitted(*job, line);
                 }
-                numbers.extend(submitted_jobs);
-                continue;
+                count = jobs.len();
+                numbers.extend(jobs);
+                match refused {
+                    Some(refused) => Failed::from(refused),
+                    None => continue,
+                }
             }
             Ok(Err(refused)) => Failed::from(refused),
             // The head may have received the jobs, while its answer was lost.
@@ -264,7 +269,7 @@ pub async fn submit(
                 Failed { message: format!("{}; {text}", failed.message), ..failed }
             }
         };
-        let line = lines.first().map(String::as_str).unwrap_or_default();
+        let line = lines.get(count).map(String::as_str).unwrap_or_default();
         failed_at = Some(after_some_submitted(refused, line, numbers.len(), all));
         break;
     }
