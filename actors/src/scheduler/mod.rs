@@ -469,12 +469,12 @@ impl Handler<Enqueue> for Scheduler {
     }
 }
 
-impl Handler<EnqueueAll> for Scheduler {
+impl Handler<SubmissionBatch> for Scheduler {
     type Result = Result<SubmittedJobs, SubmitError>;
 
     fn handle(
         &mut self,
-        EnqueueAll(mut submits): EnqueueAll,
+        SubmissionBatch(mut submits): SubmissionBatch,
         ctx: &mut Self::Context,
     ) -> Self::Result {
         submits.iter_mut().for_each(|submit| self.sign_local(submit));

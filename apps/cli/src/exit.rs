@@ -47,7 +47,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// The exit code.
+    /// The exit code as the process returns it.
     pub fn code(self) -> u8 {
         match self {
             Self::Ok => 0,

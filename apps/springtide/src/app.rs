@@ -25,23 +25,6 @@ pub struct App {
     pub(crate) program: Program,
 }
 
-/// Adds the job's name to `job submit [OPTIONS] -- PROGRAM`, which is short for `job submit command
-/// [OPTIONS] -- PROGRAM`. Options of a named job follow its name, so the first word after `submit`
-/// is an option only in the short form or with a file of jobs, which has no `--`.
-fn with_command_word(mut line: Vec<OsString>) -> Vec<OsString> {
-    let is = |at: usize, word: &str| line.get(at).is_some_and(|known| known == word);
-    let end = line.iter().position(|word| word == "--").unwrap_or(0);
-    let job = line[..end].iter().position(|word| word == "job");
-    let Some(at) = job.map(|job| job + 1).filter(|at| is(*at, "submit") || is(*at, "plan")) else {
-        return line;
-    };
-    let first = line.get(at + 1).map(|word| word.to_string_lossy().starts_with('-'));
-    if first == Some(true) {
-        line.insert(at + 1, "command".into());
-    }
-    line
-}
-
 impl App {
     /// Creates a program without jobs. Nodes of a program and version accept only each other.
     pub fn new(name: &'static str, version: &'static str) -> Self {
@@ -88,8 +71,8 @@ impl App {
         app
     }
 
-    /// Adds the job `command`, which runs any program of the nodes' hosts: see
-    /// [`CommandJob`]. Whoever may submit jobs can then run programs as the user of the nodes.
+    /// Adds the job `command`, which runs any program of the nodes' hosts: see [`CommandJob`]. All
+    /// clients that may submit jobs can then run programs as the user of the nodes.
     ///
     /// # Panics
     /// As [`App::job`].
@@ -109,6 +92,25 @@ impl App {
         self
     }
 
+    /// Adds the job's name to `job submit [OPTIONS] -- PROGRAM`, which is short for
+    /// `job submit command [OPTIONS] -- PROGRAM`. Options of a named job follow its name. So the
+    /// first word after `submit` is an option only in the short form, or with a file of jobs, which
+    /// has no `--`.
+    pub fn complete_line(mut line: Vec<OsString>) -> Vec<OsString> {
+        let is = |at: usize, word: &str| line.get(at).is_some_and(|known| known == word);
+        let end = line.iter().position(|word| word == "--").unwrap_or(0);
+        let job = line[..end].iter().position(|word| word == "job");
+        let Some(at) = job.map(|job| job + 1).filter(|at| is(*at, "submit") || is(*at, "plan"))
+        else {
+            return line;
+        };
+        let first = line.get(at + 1).map(|word| word.to_string_lossy().starts_with('-'));
+        if first == Some(true) {
+            line.insert(at + 1, "command".into());
+        }
+        line
+    }
+
     /// Executes the command line of this process.
     pub fn main(self) -> ExitCode {
         self.main_with(std::env::args_os())
@@ -120,7 +122,7 @@ impl App {
         line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> ExitCode {
         let line: Vec<OsString> = line.into_iter().map(Into::into).collect();
-        let line = with_command_word(line);
+        let line = Self::complete_line(line);
         let matches = match self.command_line().try_get_matches_from(&line) {
             Ok(matches) => matches,
             Err(mut error) => {

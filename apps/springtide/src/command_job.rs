@@ -27,7 +27,7 @@ use crate::program::{EncodedJob, Upload};
 /// A command as a job: its options, and after [`Job::prepare`] what its processes run.
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub struct CommandJob {
-    /// Program and its arguments, after `--`. A relative path is one of this directory
+    /// Program and its arguments, after two hyphens. A relative path is one of this directory
     #[arg(value_name = "PROGRAM", last = true, required = true)]
     command: Vec<String>,
     /// What gets one process: the job (its first node), each node, or each processor of each node

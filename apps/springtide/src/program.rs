@@ -39,7 +39,7 @@ pub struct JobDefinition {
     pub is_command: bool,
 }
 
-/// An encoded job.
+/// An encoded job and the files that it reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EncodedJob {
     /// The bytes of the job.

@@ -132,7 +132,7 @@ pub struct Enqueue(pub Submit);
 /// Local order of the archive to the scheduler: as [`Enqueue`], for several jobs at once.
 #[derive(Debug, actix::Message)]
 #[rtype(result = "Result<SubmittedJobs, SubmitError>")]
-pub struct EnqueueAll(pub Vec<Submit>);
+pub struct SubmissionBatch(pub Vec<Submit>);
 
 /// Answer to a submission of several jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

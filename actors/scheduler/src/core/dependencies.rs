@@ -1,7 +1,7 @@
 //! Submissions, and the jobs that wait for others to end.
 //!
-//! The manager holds such jobs back. Here it learns of the ends: a job has ended once no part of the
-//! scheduler knows it any more.
+//! The manager holds such jobs back. Here it learns of the ends: a job has ended once no part of
+//! the scheduler knows it any more.
 
 use springtide_base::id::{Epoch, JobId};
 use tokio::time::Instant;
@@ -13,8 +13,8 @@ use super::queue::QueuedJob;
 use crate::manager::{JobSubmission, ManagerEvent};
 use crate::scheduler::SubmitError;
 
-/// Most numbers of jobs that have succeeded. The archive knows all of them; here they matter while a
-/// submission that waits for one is on its way.
+/// Most numbers of jobs that have succeeded. The archive knows all of them. Here they matter while
+/// a submission that waits for one is on its way.
 const SUCCEEDED_MAX: usize = 10_000;
 
 impl SchedulerCore {

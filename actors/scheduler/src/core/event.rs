@@ -67,7 +67,7 @@ pub struct NumberedSubmission {
     pub job: JobId,
     /// First epoch of the job.
     pub epoch: Epoch,
-    /// The submission itself.
+    /// The submission as the client sent it.
     pub submit: Box<Submit>,
 }
 

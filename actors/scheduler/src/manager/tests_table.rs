@@ -9,7 +9,8 @@ use super::*;
 const JOB: JobId = JobId(1);
 
 event_kinds!(EventKind of ManagerEvent {
-    SubmitAll(..), DependencyEnded {..}, Polled {..}, Unreachable {..}, Replicas {..}, LinkMeasured {..}, Submit {..}, Moved {..},
+    SubmitAll(..), DependencyEnded {..},
+    Polled {..}, Unreachable {..}, Replicas {..}, LinkMeasured {..}, Submit {..}, Moved {..},
     MoveFailed {..}, Claimed {..}, Resumed {..}, ClaimFailed {..}, Answer {..}, Held {..},
     NotHeld {..}, Grown {..}, Freed {..}, NotForced {..}, RootMoved {..}, Unheld {..},
     EfficiencyMeasured {..}, GrowthRequested {..}, SizeLimited {..}, Ended {..}, Withdraw {..}, Tick {..},

@@ -39,7 +39,7 @@ use springtide_actors::client::{Client, JobUpdate, Receipt};
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::policy::Mode;
 use springtide_actors::scheduler::{
-    CancelJob, EnqueueAll, GetKnownJobs, JobAuthority, Scheduler, Submit, SubmitError,
+    CancelJob, GetKnownJobs, JobAuthority, Scheduler, SubmissionBatch, Submit, SubmitError,
     SubmittedJobs,
 };
 use springtide_cli::exit::Failed;
@@ -350,7 +350,7 @@ impl JobArchive {
         about: Vec<SubmittedJob>,
     ) -> ResponseActFuture<Self, Result<SubmittedJobs, SubmitError>> {
         self.jobs_table.submitting += 1;
-        let request = self.scheduler.send(EnqueueAll(submits));
+        let request = self.scheduler.send(SubmissionBatch(submits));
         let on_answer = move |answer: Result<_, MailboxError>, archive: &mut Self, _: &mut _| {
             let ended = || SubmitError::Cancelled { reason: "the scheduler ended".to_owned() };
             let answer: Result<SubmittedJobs, SubmitError> =
@@ -380,8 +380,8 @@ impl JobArchive {
         Box::pin(request.into_actor(self).map(on_answer))
     }
 
-    /// Removes the dependencies of a submission that are met. `of` is the principal whose jobs it may
-    /// wait for; all if absent.
+    /// Removes the dependencies of a submission that are met. `of` is the principal whose jobs it
+    /// may wait for; all if absent.
     ///
     /// # Errors
     /// The archive has no such job of this principal, or a job that must succeed has failed.

@@ -132,7 +132,8 @@ fn arrays_and_dependencies() {
 fn many_jobs_of_one_file_are_submitted_together() {
     let up = Up::with(&[("ams", 1)], QUICK);
     let file = up.temp.path().join("jobs.toml");
-    let text = "[[job]]\nprogram = \"fib\"\nargs = [\"--n\", \"5\"]\nkind = \"rigid\"\ncount = 2500\n\
+    let text = "[[job]]\nprogram = \"fib\"\nargs = [\"--n\", \"5\"]\nkind = \"rigid\"\n\
+                count = 2500\n\
                 [[job]]\nprogram = \"command\"\nargs = [\"--\", \"true\"]\n";
     std::fs::write(&file, text).unwrap();
     let submitted = job(&up, &["submit", "--file", file.to_str().unwrap()]);

@@ -45,7 +45,7 @@ pub(super) enum ChildEvent {
 struct WaitingEvents {
     events: VecDeque<ChildEvent>,
     bytes: usize,
-    /// Whether nobody takes events any more.
+    /// Whether no agent takes events any more.
     is_closed: bool,
 }
 

@@ -205,7 +205,7 @@ fn one_process_a_job_runs_on_the_first_node_and_ignores_other_losses() {
     assert!(matches!(&actions[..], [LaunchAction::Succeed { .. }]), "{actions:?}");
 }
 
-/// Whatever happens, no attempt starts while processes of another one may run, no more attempts
+/// In every history, no attempt starts while processes of another one may run, no more attempts
 /// start than allowed, and the command ends once.
 #[test]
 fn random_histories_end_once_and_keep_attempts_apart() {

@@ -24,7 +24,8 @@ use springtide_metrics::{SpecId, SpeedMeasurement};
 
 event_kinds!(Kind of SchedulerEvent {
     Expect {..}, SiteUp(..), SitePolled(..), StubWaits(..), StubGone(..), Recovered(..),
-    Reserved(..), Registered(..), LinkDown {..}, NodeLost {..}, MemberSilent(..), SubmitAll(..), Submit {..},
+    Reserved(..), Registered(..), LinkDown {..}, NodeLost {..}, MemberSilent(..), Submit {..},
+    SubmitAll(..),
     Assigned {..}, Released {..}, JobOver {..}, Cancel {..}, CancelOf {..}, CancelFailed {..},
     Link {..}, Request(..), Withdraw(..), GrantAcknowledged {..}, Freed(..), HandOver(..), Subscribe(..),
     SpeedsMeasured(..), Measured {..}, Drain {..}, Marked {..}, Undrain {..}, AskLeaveFailed {..},
