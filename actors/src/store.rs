@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use springtide_protocol::reservation::{Reservation, ReservationId};
 use springtide_protocol::scheduler::Submit;
@@ -58,8 +59,11 @@ pub enum StoreRecord {
     Submitted {
         /// Number of the job.
         job: JobId,
-        /// The submission: a [`Submit`] as a MessagePack map.
+        /// The submission: a [`Submit`] as a MessagePack map; with an index, a list of several.
         submission: BlobRef,
+        /// The place of the submission in the list of its blob.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        index: Option<u32>,
     },
     /// The job is being started.
     Begun {
@@ -185,6 +189,8 @@ struct StoreState {
     last_job: u64,
     /// Jobs that have not ended and that no client waits for.
     open: BTreeMap<JobId, Open>,
+    /// The number of these jobs for each file of a submission, for equal jobs share one.
+    blobs: BTreeMap<String, u32>,
     /// Epochs of jobs that clients wait for, or that are being submitted.
     epochs: BTreeMap<JobId, Epoch>,
     /// Nodes out of service, with the reasons.
@@ -200,6 +206,8 @@ struct StoreState {
 struct Open {
     epoch: Epoch,
     submission: Option<BlobRef>,
+    /// The place of the submission in the list of its blob; none in a blob of its own.
+    index: Option<u32>,
     begun: Option<StartRecord>,
     limit: Option<u32>,
 }
@@ -230,10 +238,15 @@ impl StoreState {
                 Some(open) => open.epoch = open.epoch.max(*epoch),
                 None => drop(self.epochs.insert(*job, *epoch)),
             },
-            StoreRecord::Submitted { job, submission } => {
+            StoreRecord::Submitted { job, submission, index } => {
                 let epoch = self.epochs.remove(job).unwrap_or(Epoch(1));
+                *self.blobs.entry(submission.file.clone()).or_default() += 1;
                 let submission = Some(submission.clone());
-                self.open.insert(*job, Open { epoch, submission, begun: None, limit: None });
+                let index = *index;
+                let open = Open { epoch, submission, index, begun: None, limit: None };
+                if let Some(former) = self.open.insert(*job, open) {
+                    self.release_blob(former);
+                }
             }
             StoreRecord::Begun { job, begun } => {
                 if let Some(open) = self.open.get_mut(job) {
@@ -246,7 +259,9 @@ impl StoreState {
                 }
             }
             StoreRecord::Over { job } => {
-                self.open.remove(job);
+                if let Some(open) = self.open.remove(job) {
+                    self.release_blob(open);
+                }
                 self.epochs.remove(job);
             }
             StoreRecord::Drained { node, reason: Some(reason) } => {
@@ -264,6 +279,16 @@ impl StoreState {
         }
     }
 
+    fn release_blob(&mut self, open: Open) {
+        let Some(blob) = open.submission else { return };
+        if let Some(count) = self.blobs.get_mut(&blob.file) {
+            *count -= 1;
+            if *count == 0 {
+                self.blobs.remove(&blob.file);
+            }
+        }
+    }
+
     /// Records that result in the same state.
     fn entries(&self) -> Vec<StoreRecord> {
         let out_of_service = |(node, reason): (&NodeId, &String)| StoreRecord::Drained {
@@ -277,10 +302,12 @@ impl StoreState {
         if last.0 > 0 && !self.reserved.contains_key(&last) {
             entries.push(StoreRecord::Unreserved { id: last });
         }
-        for (&job, Open { epoch, submission, begun, limit }) in &self.open {
+        for (&job, Open { epoch, submission, index, begun, limit }) in &self.open {
             entries.push(StoreRecord::Epoch { job, epoch: *epoch });
             let submission = submission.clone();
-            entries.extend(submission.map(|submission| StoreRecord::Submitted { job, submission }));
+            let index = *index;
+            let stored = |submission| StoreRecord::Submitted { job, submission, index };
+            entries.extend(submission.map(stored));
             entries.extend(begun.clone().map(|begun| StoreRecord::Begun { job, begun }));
             entries.extend(limit.map(|most| StoreRecord::Limit { job, most: Some(most) }));
         }
@@ -310,6 +337,32 @@ impl StoreState {
         }
         Ok(())
     }
+}
+
+/// Reads a submission of a list. `last` holds the list that was read last.
+fn read_of_list(
+    log: &RecordLog,
+    blob: &BlobRef,
+    index: u32,
+    last: &mut Option<(String, Vec<Bytes>)>,
+) -> Result<Vec<u8>, String> {
+    let list = match last.take() {
+        Some((file, list)) if file == blob.file => list,
+        _ => {
+            let bytes = log.blob(blob).map_err(|error| error.to_string())?;
+            rmp_serde::from_slice(&bytes).map_err(|error| error.to_string())?
+        }
+    };
+    let found = list.get(index as usize).map(|bytes| bytes.to_vec());
+    *last = Some((blob.file.clone(), list));
+    found.ok_or_else(|| format!("its list has no submission {index}"))
+}
+
+/// A submission as it is stored.
+fn encoded(job: JobId, submit: &Submit) -> Result<Vec<u8>, StoreError> {
+    let refused =
+        |error: rmp_serde::encode::Error| StoreError::Submission { job, reason: error.to_string() };
+    rmp_serde::to_vec_named(submit).map_err(refused)
 }
 
 impl Store {
@@ -392,6 +445,56 @@ impl Store {
         Ok(epoch)
     }
 
+    /// Issues numbers with first epochs for these submissions, and stores them until the jobs have
+    /// [ended](Store::record_end). All are on disk when this returns.
+    ///
+    /// # Errors
+    /// [`StoreError`]; then none is stored, and no number must be used.
+    pub fn new_jobs(&mut self, submits: &[Submit]) -> Result<Vec<(JobId, Epoch)>, StoreError> {
+        let first = self.state.last_job;
+        let count = submits.len() as u64;
+        if first.saturating_add(count) > NUMBER_MAX {
+            return Err(StoreError::Exhausted { kind: "job" });
+        }
+        // After a failure the numbers are not issued again.
+        self.state.last_job += count;
+        let issued = (first + 1..=first + count).map(|number| (JobId(number), Epoch(1)));
+        let issued: Vec<(JobId, Epoch)> = issued.collect();
+        if submits.is_empty() {
+            return Ok(issued);
+        }
+        let Some(LogAndLease { log, .. }) = &self.kept else {
+            for (job, epoch) in &issued {
+                let open =
+                    Open { epoch: *epoch, submission: None, index: None, begun: None, limit: None };
+                self.state.open.insert(*job, open);
+            }
+            return Ok(issued);
+        };
+        // One blob holds all submissions, each once if equal ones follow each other.
+        let mut indices: Vec<u32> = Vec::with_capacity(submits.len());
+        let mut different: Vec<Bytes> = Vec::new();
+        for ((job, _), submit) in issued.iter().zip(submits) {
+            let bytes = encoded(*job, submit)?;
+            if different.last().is_none_or(|last| **last != bytes) {
+                different.push(Bytes::from(bytes));
+            }
+            indices.push(u32::try_from(different.len() - 1).unwrap_or(u32::MAX));
+        }
+        let label = JobId(first + 1);
+        let list = rmp_serde::to_vec(&different)
+            .map_err(|error| StoreError::Submission { job: label, reason: error.to_string() })?;
+        let submission = log.put_blob(&label.to_string(), &list)?;
+        let mut entries = Vec::with_capacity(2 * submits.len());
+        for (&(job, epoch), index) in issued.iter().zip(indices) {
+            let (submission, index) = (submission.clone(), Some(index));
+            entries.push(StoreRecord::Epoch { job, epoch });
+            entries.push(StoreRecord::Submitted { job, submission, index });
+        }
+        self.append_all(entries)?;
+        Ok(issued)
+    }
+
     /// Stores a submission until the job has [ended](Store::record_end).
     ///
     /// # Errors
@@ -404,17 +507,13 @@ impl Store {
     ) -> Result<(), StoreError> {
         let Some(LogAndLease { log, .. }) = &self.kept else {
             self.state.epochs.remove(&job);
-            let open = Open { epoch, submission: None, begun: None, limit: None };
+            let open = Open { epoch, submission: None, index: None, begun: None, limit: None };
             self.state.open.insert(job, open);
             return Ok(());
         };
-        let refused = |error: rmp_serde::encode::Error| StoreError::Submission {
-            job,
-            reason: error.to_string(),
-        };
-        let bytes = rmp_serde::to_vec_named(submit).map_err(refused)?;
+        let bytes = encoded(job, submit)?;
         let submission = log.put_blob(&job.to_string(), &bytes)?;
-        self.append(StoreRecord::Submitted { job, submission })
+        self.append(StoreRecord::Submitted { job, submission, index: None })
     }
 
     /// Records that a job is being started. Ignored for jobs that are not [stored](Store::store_submission).
@@ -500,6 +599,7 @@ impl Store {
         };
         let submission = open.submission.clone();
         self.append(StoreRecord::Over { job })?;
+        let submission = submission.filter(|blob| !self.state.blobs.contains_key(&blob.file));
         if let (Some(submission), Some(LogAndLease { log, .. })) = (submission, &self.kept) {
             // A remaining blob is removed when the store is opened next.
             let _ = log.remove_blob(&submission);
@@ -519,17 +619,21 @@ impl Store {
         wanted: impl Fn(JobId) -> bool,
     ) -> Result<Vec<RecoveredJob>, StoreError> {
         let mut found = Vec::new();
+        // Jobs of one list follow each other.
+        let mut last: Option<(String, Vec<Bytes>)> = None;
         for (job, open) in self.state.open.clone() {
             let Some(LogAndLease { log, .. }) = self.kept.as_ref().filter(|_| wanted(job)) else {
                 self.record_end(job)?;
                 continue;
             };
-            let Open { epoch, submission, begun, limit } = open;
+            let Open { epoch, submission, index, begun, limit } = open;
             let read = submission.ok_or_else(|| "it has no stored submission".to_owned());
-            let read = read.and_then(|blob| log.blob(&blob).map_err(|error| error.to_string()));
+            let read = read.and_then(|blob| match index {
+                None => log.blob(&blob).map_err(|error| error.to_string()),
+                Some(index) => read_of_list(log, &blob, index, &mut last),
+            });
             let read = read.and_then(|bytes| {
-                let wrong = |error: rmp_serde::decode::Error| error.to_string();
-                rmp_serde::from_slice::<Submit>(&bytes).map_err(wrong)
+                rmp_serde::from_slice::<Submit>(&bytes).map_err(|error| error.to_string())
             });
             match read {
                 Ok(submit) => {
@@ -557,11 +661,18 @@ impl Store {
     }
 
     fn append(&mut self, entry: StoreRecord) -> Result<(), StoreError> {
+        self.append_all(vec![entry])
+    }
+
+    /// Appends records with one wait for the disk.
+    fn append_all(&mut self, entries: Vec<StoreRecord>) -> Result<(), StoreError> {
         if let Some(LogAndLease { log, lease, .. }) = &mut self.kept {
             lease.as_ref().map_or(Ok(()), Lease::check)?;
-            log.append(SCHEMA, &entry)?;
+            let values: Result<Vec<Value>, RecordError> =
+                entries.iter().map(|entry| Value::new(SCHEMA, entry)).collect();
+            log.append_all(&values?)?;
         }
-        self.state.apply(&entry);
+        entries.iter().for_each(|entry| self.state.apply(entry));
         self.compact();
         Ok(())
     }
@@ -612,6 +723,32 @@ mod tests {
             issued.push(store.new_job().unwrap().0.0);
         }
         assert_eq!(issued, [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn jobs_of_one_message_share_a_blob_until_the_last_has_ended() {
+        let files = MemoryFiles::new(0);
+        let mut store = open(&files).unwrap();
+        let names = ["one", "one", "two", "one"];
+        let submits: Vec<Submit> = names.iter().map(|name| submit(name)).collect();
+        let jobs = store.new_jobs(&submits).unwrap();
+        assert_eq!(jobs.iter().map(|(job, _)| job.0).collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert_eq!(store.new_jobs(&[]).unwrap(), []);
+        let blobs = || {
+            let paths = files.paths();
+            paths.iter().filter(|path| path.extension().is_none_or(|end| end != "log")).count()
+        };
+        assert_eq!(blobs(), 1, "{:?}", files.paths());
+        drop(store);
+        let mut store = open(&files).unwrap();
+        let found = store.recover(|job| job != JobId(2)).unwrap();
+        let found: Vec<_> = found.iter().map(|one| (one.job.0, one.submit.name.clone())).collect();
+        assert_eq!(found, [(1, "one".into()), (3, "two".into()), (4, "one".into())]);
+        for job in [1, 3, 4] {
+            assert_eq!(blobs(), 1);
+            store.record_end(JobId(job)).unwrap();
+        }
+        assert_eq!(blobs(), 0);
     }
 
     fn open(files: &MemoryFiles) -> Result<Store, StoreError> {

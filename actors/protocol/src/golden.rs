@@ -14,8 +14,8 @@ use springtide_net::net::{Address, Buffers, Contact};
 use springtide_net::wire::{Kind, golden};
 use springtide_remote::RemoteMessage;
 use springtide_work::work::{
-    FinishedTask, LeasedTask, NodeLosses, Outcome, ResultLocation, RootResults, RootStart,
-    SavedRoot, TaskIdentity,
+    FinishedTask, LeasedTask, NodeLosses, Outcome, OutputStream, ResultLocation, RootResults,
+    RootStart, SavedRoot, TaskIdentity,
 };
 
 use crate::cluster::{
@@ -350,6 +350,9 @@ fn messages_of_a_job() {
     message(&JobEndNotice { job, epoch: Epoch(1), ok: true, ended: None });
     let what = NoteKind::Iteration { index: 1, seconds: 0.5 };
     message(&JobNote { job, epoch: Epoch(2), seq: 4, kind: what });
+    let (stream, bytes) = (OutputStream::Stderr, vec![b'a', b'\n'].into());
+    let output = NoteKind::Output { rank: 1, attempt: 2, processes: 3, stream, bytes };
+    answer("note-output", &output);
     let outcome = Outcome { checksum: 9, result: serde_json::json!({ "n": 1 }) };
     let report = JobReport { wall_s: 1.5, ..JobReport::default() };
     let epoch = Some(Epoch(2));

@@ -15,7 +15,9 @@ use springtide_metrics::{BenchmarkSpec, Histograms, Statistics};
 use springtide_net::membership::View;
 use springtide_net::net::{Contact, RefuseReason};
 use springtide_remote::remote_message;
-use springtide_work::work::{CHECKPOINT_RATE, Failure, NodeLosses, Outcome, RESULTS_BYTES};
+use springtide_work::work::{
+    ArrayTask, CHECKPOINT_RATE, Failure, NodeLosses, Outcome, OutputStream, RESULTS_BYTES,
+};
 
 pub use crate::names::{
     CHECKPOINTS, CLIENT, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name, site_name,
@@ -80,6 +82,9 @@ pub struct JobParams {
     /// Latency histograms are sent with every n-th period's reports, and with the last.
     #[serde(default = "histogram_periods", skip_serializing_if = "is_histogram_periods")]
     pub histogram_periods: u32,
+    /// Place of the job in its array, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array: Option<ArrayTask>,
 }
 
 fn histogram_periods() -> u32 {
@@ -140,6 +145,7 @@ impl Default for JobParams {
             settings: AdaptationSettings::default(),
             managed: false,
             histogram_periods: histogram_periods(),
+            array: None,
         }
     }
 }
@@ -306,6 +312,19 @@ pub enum NoteKind {
         /// A plain file name.
         name: String,
         /// Contents of the file.
+        bytes: Bytes,
+    },
+    /// A piece of the output of a command's process.
+    Output {
+        /// Rank of the process.
+        rank: u32,
+        /// Attempt of the process, from 1.
+        attempt: u32,
+        /// Number of processes of the attempt.
+        processes: u32,
+        /// Stream of the piece.
+        stream: OutputStream,
+        /// Bytes of the piece.
         bytes: Bytes,
     },
     /// Preliminary outcome, as if the job ended now.

@@ -105,6 +105,9 @@ pub(super) async fn read_reports(
                 NoteKind::Preliminary { outcome: Box::new(outcome) }
             }
             ProgressReport::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
+            ProgressReport::Output { rank, attempt, processes, stream, bytes } => {
+                NoteKind::Output { rank, attempt, processes, stream, bytes }
+            }
             ProgressReport::NeedNodes { more, within } => {
                 let _ = coordinator.send(WantNodes { more, timeout: within }).await;
                 continue;

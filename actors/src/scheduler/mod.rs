@@ -23,7 +23,7 @@ use springtide_runtime::remote::{Hub, MessageOrigin, Remote, RemoteError};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
-use self::core::{RecoveredJob, SchedulerCore, SchedulerEvent};
+use self::core::{NumberedSubmission, RecoveredJob, SchedulerCore, SchedulerEvent};
 use self::manager::ManagerSettings;
 use crate::admit::{
     AdmitsMessages, AuthorityQuery, MessageSubject, Principal, SenderStanding, wait,
@@ -469,6 +469,41 @@ impl Handler<Enqueue> for Scheduler {
     }
 }
 
+impl Handler<SubmissionBatch> for Scheduler {
+    type Result = Result<SubmittedJobs, SubmitError>;
+
+    fn handle(
+        &mut self,
+        SubmissionBatch(mut submits): SubmissionBatch,
+        ctx: &mut Self::Context,
+    ) -> Self::Result {
+        submits.iter_mut().for_each(|submit| self.sign_local(submit));
+        let checked = submits.iter().map(|submit| self.check_files(submit));
+        let wrong = checked.enumerate().find_map(|(at, checked)| Some((at, checked.err()?)));
+        let (count, refused) = match wrong {
+            Some((at, error)) => (at, Some(error)),
+            None => (submits.len(), None),
+        };
+        submits.truncate(count);
+        let issued = self.store.new_jobs(&submits).map_err(|error| {
+            self.store_failed(&error);
+            SubmitError::Store { reason: error.to_string() }
+        })?;
+        let jobs: Vec<JobId> = issued.iter().map(|(job, _)| *job).collect();
+        if let (Some(first), Some(last), Some(one)) = (jobs.first(), jobs.last(), submits.first()) {
+            let principal = one.principal.as_ref().map(ToString::to_string).unwrap_or_default();
+            tracing::info!("{first} to {last} were submitted by {principal}, which does not wait");
+        }
+        let mut all = Vec::with_capacity(submits.len());
+        for ((job, epoch), submit) in issued.into_iter().zip(submits) {
+            self.waiters.insert(job, Waiter::Client(submit.client.node.clone()));
+            all.push(NumberedSubmission { job, epoch, submit: Box::new(submit) });
+        }
+        self.feed(ctx, SchedulerEvent::SubmitAll(all));
+        Ok(SubmittedJobs { jobs, refused })
+    }
+}
+
 impl Handler<ResizeJob> for Scheduler {
     type Result = Result<ResizeAck, ResizeError>;
 
@@ -694,7 +729,7 @@ impl Handler<JobEndNotice> for Scheduler {
         ctx: &mut Self::Context,
     ) {
         tracing::info!(ok, "{job} is over");
-        self.feed(ctx, SchedulerEvent::JobOver { job, epoch, ended });
+        self.feed(ctx, SchedulerEvent::JobOver { job, epoch, ended, ok });
     }
 }
 

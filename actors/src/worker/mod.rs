@@ -422,6 +422,8 @@ impl Worker {
                 fork_time: self.config.fork_time,
                 checkpoint_rate: spec.params.checkpoint_rate,
                 files: self.config.files.clone(),
+                array: spec.params.array,
+                nodes_min: if spec.params.managed { spec.params.min_or_one().get() } else { 1 },
                 ..PoolConfig::default()
             },
             share: ShareConfig { seed, ..ShareConfig::default() },

@@ -24,27 +24,45 @@ use springtide_runtime::work::InputError;
 /// The exit code of the process. Scripts rely on the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// The command succeeded.
-    Ok = 0,
-    /// The command failed.
-    Failure = 1,
-    /// Options, configuration or input files are wrong.
-    Usage = 2,
-    /// The grid cannot give the nodes or slots asked for, or a job cannot spare them.
-    NotPlaced = 3,
-    /// The command exceeded a time limit.
-    Timeout = 4,
-    /// A certificate is missing, foreign or expired.
-    Auth = 5,
-    /// The remote process runs another version.
-    Version = 6,
-    /// Ctrl-C ended the process.
-    Interrupted = 130,
-    /// SIGTERM ended the process.
-    Terminated = 143,
+    /// The command succeeded: 0.
+    Ok,
+    /// The command failed: 1.
+    Failure,
+    /// Options, configuration or input files are wrong: 2.
+    Usage,
+    /// The grid cannot give the nodes or slots asked for, or a job cannot spare them: 3.
+    NotPlaced,
+    /// The command exceeded a time limit: 4.
+    Timeout,
+    /// A certificate is missing, foreign or expired: 5.
+    Auth,
+    /// The remote process runs another version: 6.
+    Version,
+    /// Ctrl-C ended the process: 130.
+    Interrupted,
+    /// SIGTERM ended the process: 143.
+    Terminated,
+    /// The program of a job `command` exited with this code.
+    Program(u8),
 }
 
 impl Exit {
+    /// The exit code as the process returns it.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Ok => 0,
+            Self::Failure => 1,
+            Self::Usage => 2,
+            Self::NotPlaced => 3,
+            Self::Timeout => 4,
+            Self::Auth => 5,
+            Self::Version => 6,
+            Self::Interrupted => 130,
+            Self::Terminated => 143,
+            Self::Program(code) => code,
+        }
+    }
+
     /// The exit with this number; [`Exit::Failure`] for an unknown number.
     pub fn of(code: u8) -> Self {
         let all = [
@@ -57,13 +75,13 @@ impl Exit {
             Self::Interrupted,
             Self::Terminated,
         ];
-        all.into_iter().find(|exit| *exit as u8 == code).unwrap_or(Self::Failure)
+        all.into_iter().find(|exit| exit.code() == code).unwrap_or(Self::Failure)
     }
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
-        ExitCode::from(exit as u8)
+        ExitCode::from(exit.code())
     }
 }
 
@@ -78,7 +96,8 @@ Exit codes:
   5    a certificate is missing, foreign, expired, or of a role that may not do this
   6    the other side runs another version
   130  ended by Ctrl-C (143: by SIGTERM); everything it started has ended too
-  134  ended itself (SIGABRT), because of a defect of the program that its last lines describe";
+  134  ended itself (SIGABRT), because of a defect of the program that its last lines describe
+  N    the exit code of the program that a job of the kind `command` ran";
 
 /// The reason why a command failed, with its exit code.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -250,8 +269,8 @@ mod tests {
             Exit::Terminated,
         ];
         for exit in all {
-            assert!(EXIT_CODES.contains(&(exit as u8).to_string()), "{exit:?}");
-            assert_eq!(Exit::of(exit as u8), exit);
+            assert!(EXIT_CODES.contains(&exit.code().to_string()), "{exit:?}");
+            assert_eq!(Exit::of(exit.code()), exit);
         }
     }
 

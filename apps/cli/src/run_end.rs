@@ -263,6 +263,7 @@ pub fn conclude(name: &str, ended: JobEndReport) -> (RunEnd, Exit) {
     let exit = match &ended.outcome {
         Ok(_) => Exit::Ok,
         Err(JobError::Start { .. }) => Exit::NotPlaced,
+        Err(JobError::Task(failure)) => failure.exit.map_or(Exit::Failure, Exit::Program),
         Err(_) => Exit::Failure,
     };
     (RunEnd::of(name, &ended), exit)

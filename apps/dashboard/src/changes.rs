@@ -1,9 +1,11 @@
 //! Changes of a grid's state, as lines for people.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use springtide_actors::scheduler::{GridStatus, JobState, NodeState, NodeStatus, SiteStatus};
-use springtide_runtime::id::NodeId;
+use springtide_actors::scheduler::{
+    GridStatus, JobState, JobStatus, NodeState, NodeStatus, SiteStatus,
+};
+use springtide_runtime::id::{JobId, NodeId};
 
 /// The subject of a line about a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,8 +21,12 @@ pub enum ChangeSubject {
 /// The changes between two states of the grid, with their subjects.
 pub fn changes_between(before: &GridStatus, now: &GridStatus) -> Vec<(ChangeSubject, String)> {
     let mut lines = Vec::new();
+    // Thousands of jobs may wait.
+    let former: BTreeMap<JobId, &JobStatus> =
+        before.jobs.iter().map(|known| (known.job, known)).collect();
+    let left: BTreeSet<JobId> = now.jobs.iter().map(|job| job.job).collect();
     for job in &now.jobs {
-        let known = before.jobs.iter().find(|known| known.job == job.job);
+        let known = former.get(&job.job);
         if known.is_none_or(|known| known.state != job.state) {
             match job.state {
                 JobState::Queued => {
@@ -41,7 +47,7 @@ pub fn changes_between(before: &GridStatus, now: &GridStatus) -> Vec<(ChangeSubj
         }
     }
     for job in &before.jobs {
-        if now.jobs.iter().all(|left| left.job != job.job) {
+        if !left.contains(&job.job) {
             lines.push((ChangeSubject::Job, format!("{} ({}) is over", job.job, job.name)));
         }
     }

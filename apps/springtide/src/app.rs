@@ -15,6 +15,7 @@ use springtide_runtime::remote::Hub;
 use springtide_runtime::work::{Job, Registry, encode_job};
 use springtide_simulator::apps::AppModel;
 
+use crate::command_job::CommandJob;
 use crate::commands;
 use crate::program::{JobDefinition, Program};
 use crate::workflow::run::WorkflowTask;
@@ -49,8 +50,9 @@ impl App {
             encode: |matches| {
                 let job = J::from_arg_matches(matches)
                     .map_err(|error| Failed::usage(error.to_string().trim_end()))?;
-                Ok(encode_job(job)?)
+                Ok(encode_job(job)?.into())
             },
+            is_fixed: false,
             is_command: false,
         });
         self
@@ -69,11 +71,44 @@ impl App {
         app
     }
 
+    /// Adds the job `command`, which runs any program of the nodes' hosts: see [`CommandJob`]. All
+    /// clients that may submit jobs can then run programs as the user of the nodes.
+    ///
+    /// # Panics
+    /// As [`App::job`].
+    pub fn commands(self) -> Self {
+        let mut app = self.job::<CommandJob>();
+        if let Some(job) = app.program.jobs.last_mut() {
+            job.is_fixed = true;
+            job.encode = CommandJob::encode_matches;
+        }
+        app
+    }
+
     /// Starts own actors on each node, on an arbiter apart from the runtime's. `start` runs there
     /// and publishes the actors at the hub, where tasks and other nodes find them.
     pub fn actors(mut self, start: impl Fn(&Arc<Hub>) + Send + Sync + 'static) -> Self {
         self.program.actors = Some(Arc::new(start));
         self
+    }
+
+    /// Adds the job's name to `job submit [OPTIONS] -- PROGRAM`, which is short for
+    /// `job submit command [OPTIONS] -- PROGRAM`. Options of a named job follow its name. So the
+    /// first word after `submit` is an option only in the short form, or with a file of jobs, which
+    /// has no `--`.
+    pub fn complete_line(mut line: Vec<OsString>) -> Vec<OsString> {
+        let is = |at: usize, word: &str| line.get(at).is_some_and(|known| known == word);
+        let end = line.iter().position(|word| word == "--").unwrap_or(0);
+        let job = line[..end].iter().position(|word| word == "job");
+        let Some(at) = job.map(|job| job + 1).filter(|at| is(*at, "submit") || is(*at, "plan"))
+        else {
+            return line;
+        };
+        let first = line.get(at + 1).map(|word| word.to_string_lossy().starts_with('-'));
+        if first == Some(true) {
+            line.insert(at + 1, "command".into());
+        }
+        line
     }
 
     /// Executes the command line of this process.
@@ -87,6 +122,7 @@ impl App {
         line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> ExitCode {
         let line: Vec<OsString> = line.into_iter().map(Into::into).collect();
+        let line = Self::complete_line(line);
         let matches = match self.command_line().try_get_matches_from(&line) {
             Ok(matches) => matches,
             Err(mut error) => {

@@ -15,6 +15,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 mod app;
+mod command_job;
 mod commands;
 mod embed;
 mod operations;

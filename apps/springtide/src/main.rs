@@ -17,6 +17,7 @@ fn main() -> ExitCode {
 pub fn program() -> App {
     App::new("springtide", env!("CARGO_PKG_VERSION"))
         .job::<BarnesHut>()
+        .commands()
         .job::<Fib>()
         .job::<Ft>()
         .job::<Integrate>()

@@ -272,9 +272,13 @@ pub fn job_line(augment: fn(Command) -> Command, name: &str, matches: &ArgMatche
         source == Some(clap::parser::ValueSource::CommandLine)
     };
     let mut line = name.to_owned();
-    for arg in job.get_arguments().filter(given) {
+    let options = job.get_arguments().filter(given).filter(|arg| !arg.is_last_set());
+    let last = job.get_arguments().filter(given).filter(|arg| arg.is_last_set());
+    for arg in options.chain(last) {
         if let Some(long) = arg.get_long() {
             line += &format!(" --{long}");
+        } else if arg.is_last_set() {
+            line += " --";
         }
         if arg.get_action().takes_values() {
             let raw = matches.get_raw(arg.get_id().as_str()).into_iter().flatten();

@@ -1,5 +1,7 @@
 //! What a program consists of: its name and version, its jobs, and its actors.
 
+use std::path::PathBuf;
+
 use bytes::Bytes;
 use clap::{ArgMatches, Command};
 use springtide_actors::node::UserActors;
@@ -30,9 +32,35 @@ pub struct JobDefinition {
     /// Adds its options to a command.
     pub augment: fn(Command) -> Command,
     /// Encodes it from its options.
-    pub encode: fn(&ArgMatches) -> Result<Bytes, Failed>,
+    pub encode: fn(&ArgMatches) -> Result<EncodedJob, Failed>,
+    /// Whether its number of nodes cannot change while it runs.
+    pub is_fixed: bool,
     /// Whether the job is also a command of the program, besides one of `run`.
     pub is_command: bool,
+}
+
+/// An encoded job and the files that it reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EncodedJob {
+    /// The bytes of the job.
+    pub body: Bytes,
+    /// Files of this host that must be in a cluster's directory before the job is submitted.
+    pub uploads: Vec<Upload>,
+}
+
+/// A file of this host that a job reads.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Upload {
+    /// The path of the file.
+    pub path: PathBuf,
+    /// Its name in the clusters' directories of files.
+    pub name: String,
+}
+
+impl From<Bytes> for EncodedJob {
+    fn from(body: Bytes) -> Self {
+        Self { body, uploads: Vec::new() }
+    }
 }
 
 impl Program {
@@ -51,7 +79,11 @@ impl Program {
     ///
     /// # Errors
     /// [`Exit::NotPlaced`] if the name is wrong, with the names; the options are wrong.
-    pub fn encode(&self, name: &str, options: &[String]) -> Result<(&'static str, Bytes), Failed> {
+    pub fn encode(
+        &self,
+        name: &str,
+        options: &[String],
+    ) -> Result<(&JobDefinition, EncodedJob), Failed> {
         let Some(job) = self.jobs.iter().find(|job| job.name == name) else {
             let names = || self.jobs.iter().map(|job| job.name);
             let hint = match nearest(name, names()) {
@@ -67,6 +99,6 @@ impl Program {
             let first = first.strip_prefix("error: ").unwrap_or(first);
             Failed::usage(format!("{name}: {first}; see `run {name} --help`"))
         })?;
-        Ok((job.name, (job.encode)(&matches)?))
+        Ok((job, (job.encode)(&matches)?))
     }
 }

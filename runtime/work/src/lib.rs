@@ -4,6 +4,7 @@
 //!
 //! Programs depend on the facade `springtide-runtime` instead.
 
+pub mod command;
 pub mod event;
 pub mod malleable;
 pub mod mw;

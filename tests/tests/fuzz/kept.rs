@@ -152,7 +152,7 @@ fn scheduler_stores() {
     let submission = BlobRef { file: "job-2.0".to_owned(), bytes: 3, sha256: "0".repeat(64) };
     let entries = [
         StoreRecord::Epoch { job, epoch: Epoch(1) },
-        StoreRecord::Submitted { job: JobId(2), submission },
+        StoreRecord::Submitted { job: JobId(2), submission, index: None },
         StoreRecord::Begun { job, begun },
         StoreRecord::Limit { job, most: Some(3) },
         StoreRecord::Drained { node: "a-1".into(), reason: Some("it smells".to_owned()) },

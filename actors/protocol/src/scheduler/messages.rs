@@ -129,6 +129,21 @@ pub struct GetWait {
 #[rtype(result = "Result<JobId, SubmitError>")]
 pub struct Enqueue(pub Submit);
 
+/// Local order of the archive to the scheduler: as [`Enqueue`], for several jobs at once.
+#[derive(Debug, actix::Message)]
+#[rtype(result = "Result<SubmittedJobs, SubmitError>")]
+pub struct SubmissionBatch(pub Vec<Submit>);
+
+/// Answer to a submission of several jobs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubmittedJobs {
+    /// The numbers of the submitted jobs, which are the first ones, in order.
+    pub jobs: Vec<JobId>,
+    /// Why the next job, and with it all later ones, is not submitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<SubmitError>,
+}
+
 /// Local question to the scheduler: the known jobs. `None` if another scheduler has taken over.
 #[derive(Clone, Copy, Debug, actix::Message)]
 #[rtype(result = "Option<BTreeSet<JobId>>")]

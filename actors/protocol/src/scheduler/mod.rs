@@ -7,5 +7,5 @@ mod slots;
 
 pub use self::exchange::*;
 pub use self::messages::*;
-pub use self::need::{JobPhase, JobRequirements, JobView, Kind};
+pub use self::need::{DEPENDENCIES_MAX, JobDependency, JobPhase, JobRequirements, JobView, Kind};
 pub use self::slots::*;

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_base::files::check_name;
-use springtide_base::id::ClusterId;
+use springtide_base::id::{ClusterId, JobId};
 pub use springtide_config::JobKind as Kind;
+
+use springtide_work::work::ArrayTask;
 
 use crate::policy::malleability::{Component, Placement};
 use crate::policy::provisioning::{NEVER, Time, from_duration};
@@ -14,6 +16,19 @@ use crate::reservation::ReservationId;
 
 /// Greatest number of components of a job. A placement examines each of them.
 pub const COMPONENTS_MAX: usize = 10_000;
+
+/// Greatest number of jobs that a job may wait for.
+pub const DEPENDENCIES_MAX: usize = 1000;
+
+/// A job that must end before another one starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct JobDependency {
+    /// The job that must end.
+    pub job: JobId,
+    /// Whether any end counts; otherwise the job must succeed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub any: bool,
+}
 
 /// Requirements of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +64,12 @@ pub struct JobRequirements {
     /// Project of the job, by its submitter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
+    /// Jobs that must end before this one starts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<JobDependency>,
+    /// Place of the job in its array, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array: Option<ArrayTask>,
 }
 
 impl JobRequirements {
@@ -70,6 +91,8 @@ impl JobRequirements {
             program: None,
             user: None,
             project: None,
+            after: Vec::new(),
+            array: None,
         }
     }
 
@@ -109,6 +132,15 @@ impl JobRequirements {
         if self.reservation.is_some() && (self.kind == Kind::Malleable || self.spreads) {
             return Err("a job on a reservation cannot change its size: make it rigid or moldable"
                 .to_owned());
+        }
+        if self.after.len() > DEPENDENCIES_MAX {
+            let count = self.after.len();
+            return Err(format!("the job waits for {count} jobs, more than {DEPENDENCIES_MAX}"));
+        }
+        if self.array.is_some_and(|array| array.limit == Some(0)) {
+            return Err(
+                "at most 0 jobs of the array may run at a time: state at least 1".to_owned()
+            );
         }
         if self.time_ms == Some(0) {
             return Err("the job's time limit is zero: state a positive one, or none".to_owned());

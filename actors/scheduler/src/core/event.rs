@@ -60,6 +60,17 @@ pub struct RecoveredJob {
     pub limit: Option<u32>,
 }
 
+/// A submission with the number and the first epoch of its job.
+#[derive(Clone, Debug)]
+pub struct NumberedSubmission {
+    /// Number of the job.
+    pub job: JobId,
+    /// First epoch of the job.
+    pub epoch: Epoch,
+    /// The submission as the client sent it.
+    pub submit: Box<Submit>,
+}
+
 /// Inputs of the scheduler's core.
 #[derive(Clone, Debug)]
 pub enum SchedulerEvent {
@@ -100,6 +111,8 @@ pub enum SchedulerEvent {
     },
     /// A job's coordinator continues without a member that was silent too long.
     MemberSilent(MemberSilent),
+    /// Several jobs are submitted at once. Their numbers and epochs are on disk.
+    SubmitAll(Vec<NumberedSubmission>),
     /// A job is submitted. Its number and epoch are on disk.
     Submit {
         /// Number of the job.
@@ -139,6 +152,8 @@ pub enum SchedulerEvent {
         epoch: Epoch,
         /// Workers that confirmed the end; absent: all did.
         ended: Option<BTreeSet<NodeId>>,
+        /// Whether it has an outcome.
+        ok: bool,
     },
     /// A job is to be cancelled.
     Cancel {

@@ -9,7 +9,7 @@ use springtide_base::id::JobId;
 use tokio::time::Instant;
 
 use super::managed::ManagerState;
-use crate::manager::{ManagerAction, ManagerEvent};
+use crate::manager::{JobRequirements, JobSubmission, ManagerAction, ManagerEvent};
 use crate::policy::malleability::PlacementTransfer;
 
 /// Most lines that are kept of each job: the last ones.
@@ -86,11 +86,13 @@ impl Histories {
     /// Records an input of the manager.
     pub(super) fn record_event(&mut self, news: &ManagerEvent, now: Instant) {
         let (job, line) = match news {
-            ManagerEvent::Submit { job, need } => {
-                let (kind, min) = (need.kind, need.least());
-                let most = need.greatest();
-                (job, format!("submitted: {kind}, {min} to {most} processors, {}", need.placement))
+            ManagerEvent::SubmitAll(all) => {
+                for JobSubmission { job, need } in all {
+                    self.add(*job, now, submitted(need));
+                }
+                return;
             }
+            ManagerEvent::Submit { job, need } => (job, submitted(need)),
             ManagerEvent::Moved { job } => (job, "all its files are where it is placed".to_owned()),
             ManagerEvent::MoveFailed { job, reason } => {
                 (job, format!("its files could not be moved: {reason}"))
@@ -178,6 +180,11 @@ impl Histories {
         };
         self.add(*job, now, line);
     }
+}
+
+fn submitted(need: &JobRequirements) -> String {
+    let (kind, min, most) = (need.kind, need.least(), need.greatest());
+    format!("submitted: {kind}, {min} to {most} processors, {}", need.placement)
 }
 
 fn counts<K: std::fmt::Display>(all: &BTreeMap<K, u32>) -> String {

@@ -13,6 +13,7 @@ mod audit;
 mod capacity;
 mod choose;
 mod claims;
+mod dependencies;
 mod drain;
 mod event;
 mod files;
@@ -44,13 +45,14 @@ use tokio::time::Instant;
 
 pub use self::choose::{FreeNode, NodeExclusion, SelectionInput, SelectionResult, choose};
 pub use self::event::{
-    ManagerQuestion, RecoveredJob, SchedulerAction, SchedulerEvent, StartRecord, TakeOverError,
+    ManagerQuestion, NumberedSubmission, RecoveredJob, SchedulerAction, SchedulerEvent,
+    StartRecord, TakeOverError,
 };
 pub use self::reserve::AgreementStep;
 
 use self::drain::PendingDrain;
 use self::files::InputFiles;
-use self::managed::{ManagedJob, ManagerState, identify};
+use self::managed::ManagerState;
 use self::pool::{ClusterPool, PoolNode, crowded};
 use self::queue::QueuedJob;
 use self::recover::ReturningJob;
@@ -70,7 +72,7 @@ use crate::poison::PoisonDetector;
 /// vanished ends. The time covers an audit, an unanswered release, and the node's restart.
 pub const RECONCILED_WITHIN: Duration = Duration::from_secs(100);
 use crate::scheduler::{
-    GridStatus, JobState, JobStatus, SiteReport, SiteStatus, StubDelay, Submit, SubmitError,
+    GridStatus, JobState, JobStatus, SiteReport, SiteStatus, StubDelay, Submit,
 };
 
 /// A job that has nodes.
@@ -219,6 +221,8 @@ pub struct SchedulerCore {
     auditor: Auditor,
     /// The first count that would have become negative.
     shortfall: Option<Shortfall>,
+    /// The last jobs that have succeeded.
+    succeeded: BTreeSet<JobId>,
     /// Changes that no action reports, for the log.
     holding_changes: Vec<HoldingChange>,
 }
@@ -270,6 +274,7 @@ impl SchedulerCore {
             replay: VecDeque::new(),
             auditor: Auditor::default(),
             shortfall: None,
+            succeeded: BTreeSet::new(),
             holding_changes: Vec::new(),
         }
     }
@@ -287,6 +292,7 @@ impl SchedulerCore {
         while let Some(event) = self.replay.pop_front() {
             self.process(event, now, &mut out);
         }
+        self.settle_dependencies(now, &mut out);
         let mut auditor = std::mem::take(&mut self.auditor);
         auditor.audit("scheduler", self.shortfall.as_ref(), || self.check_ledger());
         self.auditor = auditor;
@@ -307,40 +313,18 @@ impl SchedulerCore {
             SchedulerEvent::NodeLost { node, reason, returns } => {
                 self.node_lost(&node, &reason, returns, now, out)
             }
-            SchedulerEvent::Submit { job, epoch, mut submit } if submit.need.is_some() => {
-                let Some(mut need) = submit.need.take() else { return };
-                identify(&mut need, &submit);
-                match need.check() {
-                    Ok(()) => {
-                        submit.params.managed = true;
-                        let least = need.least().into();
-                        submit.params.min_processors = submit.params.min_processors.max(least);
-                        self.submit_managed(
-                            job,
-                            ManagedJob::waiting(epoch, submit),
-                            need,
-                            now,
-                            out,
-                        );
-                    }
-                    Err(reason) => {
-                        out.push(SchedulerAction::Refuse {
-                            job,
-                            error: SubmitError::NotPlaced { reason },
-                        });
-                    }
-                }
-            }
             SchedulerEvent::Submit { job, epoch, submit } => {
-                self.queue.push_back(QueuedJob::new(job, epoch, submit));
+                self.submit_all(vec![NumberedSubmission { job, epoch, submit }], now, out);
             }
+            SchedulerEvent::SubmitAll(all) => self.submit_all(all, now, out),
             SchedulerEvent::Assigned { job, epoch, node, answer } => {
                 self.assigned((job, epoch), &node, answer, now, out);
             }
             SchedulerEvent::Released { job, node, incarnation, ok } => {
                 self.released(job, &node, incarnation, ok, now, out)
             }
-            SchedulerEvent::JobOver { job, epoch, ended } => {
+            SchedulerEvent::JobOver { job, epoch, ended, ok } => {
+                self.record_success(job, epoch, ok);
                 self.job_over(job, epoch, ended.as_ref(), now, out);
             }
             SchedulerEvent::Cancel { job, reason } => self.cancel(job, &reason, now, out),

@@ -38,7 +38,7 @@ const LOSSES_MAX: u32 = 3;
 #[derive(Debug)]
 pub(super) struct ReturningJob {
     /// Last issued epoch.
-    epoch: Epoch,
+    pub(super) epoch: Epoch,
     submit: Box<Submit>,
     need: JobRequirements,
     limit: Option<u32>,
@@ -83,6 +83,7 @@ impl SchedulerCore {
         };
         identify(&mut need, &submit);
         submit.params.managed = true;
+        submit.params.array = need.array;
         submit.params.min_processors = submit.params.min_processors.max(need.least().into());
         let Some(begun) = begun else {
             let managed = ManagedJob { limit, ..ManagedJob::waiting(epoch, submit) };

@@ -11,9 +11,27 @@ use crate::policy::malleability::{PlacementPlan, PlacementTransfer};
 use crate::policy::provisioning::Time;
 use crate::reservation::ReservationId;
 
+/// A submission of a job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobSubmission {
+    /// Number of the job.
+    pub job: JobId,
+    /// Requirements of the job.
+    pub need: Box<JobRequirements>,
+}
+
 /// Inputs of the malleability manager.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ManagerEvent {
+    /// Several jobs are submitted at once.
+    SubmitAll(Vec<JobSubmission>),
+    /// A job that others wait for has ended.
+    DependencyEnded {
+        /// The ended job.
+        job: JobId,
+        /// Whether it has succeeded.
+        ok: bool,
+    },
     /// A site was polled.
     Polled {
         /// Cluster of the site.

@@ -24,6 +24,7 @@ mod backfill;
 mod calendar;
 mod change;
 mod event;
+mod hold;
 mod queue;
 mod shares;
 
@@ -37,7 +38,7 @@ pub use springtide_config::QueueDiscipline;
 use springtide_config::{BoundedInt, SchedulingSection, ShareSection};
 use tokio::time::Instant;
 
-pub use self::event::{GrowthRequest, ManagerAction, ManagerEvent, ReservationBill};
+pub use self::event::{GrowthRequest, JobSubmission, ManagerAction, ManagerEvent, ReservationBill};
 pub use self::queue::GridOutlook;
 pub use self::shares::ShareTerms;
 
@@ -218,6 +219,8 @@ pub struct Manager {
     vain_scans: u32,
     /// Jobs that may grow in clusters where they have no processors.
     spreading: BTreeSet<JobId>,
+    /// The waiting jobs of each job that must end before them.
+    dependents: BTreeMap<JobId, BTreeSet<JobId>>,
     /// Reservations of users and workflows.
     calendar: ReservationCalendar,
     /// Time of the last event, in microseconds of the Unix epoch.
@@ -262,6 +265,7 @@ impl Manager {
             shares: ShareLedger::default(),
             vain_scans: 0,
             spreading: BTreeSet::new(),
+            dependents: BTreeMap::new(),
             auditor: Auditor::default(),
         }
     }
@@ -298,6 +302,12 @@ impl Manager {
                 self.ground.links.insert((from, to), rate);
             }
             ManagerEvent::Submit { job, need } => self.submit(job, *need, now, &mut out),
+            ManagerEvent::SubmitAll(all) => {
+                for JobSubmission { job, need } in all {
+                    self.submit(job, *need, now, &mut out);
+                }
+            }
+            ManagerEvent::DependencyEnded { job, ok } => self.dependency_ended(job, ok, &mut out),
             ManagerEvent::Moved { job } => self.moved(job, now, &mut out),
             ManagerEvent::MoveFailed { job, reason } => {
                 self.move_failed(job, &reason, now, &mut out)
@@ -621,6 +631,7 @@ impl Manager {
 
     fn forget(&mut self, id: JobId) {
         let Some(job) = self.jobs.remove(&id) else { return };
+        self.forget_dependencies(id, &job.need.after);
         self.spreading.remove(&id);
         self.active.remove(&id);
         self.planned_starts.remove(&id);

@@ -122,6 +122,9 @@ impl Manager {
         if need.spreads {
             self.spreading.insert(id);
         }
+        for dependency in &need.after {
+            self.dependents.entry(dependency.job).or_default().insert(id);
+        }
         let vain_from = self.vain_scans;
         self.jobs.insert(id, JobAccount { vain_from, ..JobAccount::waiting(need) });
         self.queue.push_back(id);
@@ -156,6 +159,7 @@ impl Manager {
         let mut summary = CapacitySummary::at(&ground);
         let whole = self.settings.approach == Approach::Waiting && self.head_reservation.is_none();
         let mut head = None;
+        let mut arrays = self.array_usage();
         let mut tail = VecDeque::new();
         let mut plan = self.start_plan();
         let mut holdings = self.share_holdings();
@@ -166,6 +170,10 @@ impl Manager {
                 self.forget(id);
                 out.push(ManagerAction::Fail { job: id, reason });
                 has_changed = true;
+                continue;
+            }
+            if !job.need.after.is_empty() || arrays.is_full(&job.need) {
+                tail.push_back(id); // it is held back, which costs no tries
                 continue;
             }
             let own = job.need.reservation.is_some();
@@ -205,6 +213,7 @@ impl Manager {
                     if is_reserved {
                         self.head_reservation = None;
                     }
+                    arrays.add(self.jobs.get(&id).map(|job| &job.need));
                     self.placed(id, placed, now, out);
                     has_changed = true;
                     continue;
@@ -357,6 +366,9 @@ impl Manager {
         let is_reserved = self.head_reservation.as_ref().is_some_and(|head_reservation| {
             head_reservation.reserved_for == ReservedFor::Start(id)
         });
+        if let Some(why) = self.held_back(&job.need) {
+            return why;
+        }
         if let Some(when) = self.reservation_wait(&job.need) {
             return when;
         }

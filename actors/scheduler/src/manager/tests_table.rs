@@ -9,7 +9,9 @@ use super::*;
 const JOB: JobId = JobId(1);
 
 event_kinds!(EventKind of ManagerEvent {
-    Polled {..}, Unreachable {..}, CapacityLimited {..}, Replicas {..}, LinkMeasured {..}, Submit {..}, Moved {..},
+    SubmitAll(..), DependencyEnded {..},
+    Polled {..}, Unreachable {..}, CapacityLimited {..}, Replicas {..}, LinkMeasured {..},
+    Submit {..}, Moved {..},
     MoveFailed {..}, Claimed {..}, Resumed {..}, ClaimFailed {..}, Answer {..}, Held {..},
     NotHeld {..}, Grown {..}, Freed {..}, NotForced {..}, RootMoved {..}, Unheld {..},
     RevocationsPlanned {..}, EfficiencyMeasured {..}, GrowthRequested {..}, SizeLimited {..},
@@ -165,6 +167,13 @@ impl Scene {
             EventKind::LinkMeasured => {
                 ManagerEvent::LinkMeasured { from: a(), to: "b".into(), rate: 2e6 }
             }
+            EventKind::SubmitAll => {
+                let need = Box::new(JobRequirements::one(Kind::Malleable, 2, 2, 8));
+                ManagerEvent::SubmitAll(vec![JobSubmission { job, need }])
+            }
+            EventKind::DependencyEnded => {
+                ManagerEvent::DependencyEnded { job: JobId(99), ok: true }
+            }
             EventKind::Submit => {
                 let need = Box::new(JobRequirements::one(Kind::Malleable, 2, 2, 8));
                 ManagerEvent::Submit { job, need }
@@ -240,7 +249,8 @@ fn row(kind: EventKind) -> [EventEffect; JobState::ALL.len()] {
         | EventKind::Replicas
         | EventKind::LinkMeasured => [H; 11],
         // A known number is reported as a violation.
-        EventKind::Submit => [H; 11],
+        EventKind::Submit | EventKind::SubmitAll => [H; 11],
+        EventKind::DependencyEnded => [I("no job waits for the ended one"); 11],
         EventKind::Moved | EventKind::MoveFailed => {
             only(JobState::Placed, "the move was cancelled: the job has another place, or none")
         }

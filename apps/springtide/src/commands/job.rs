@@ -1,5 +1,6 @@
 //! `job`: submits jobs to a running grid, and shows and changes them.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,16 +13,18 @@ use springtide_cli::options::time;
 use springtide_cli::print::print;
 use springtide_runtime::config::GridConfig;
 use springtide_runtime::id::JobId;
+use springtide_runtime::work::OutputStream;
 
 use crate::operations::attach::grid_config;
-use crate::operations::desk::{JobRecord, Selection, since_epoch};
+use crate::operations::desk::{JobRecord, OutputFile, Selection, since_epoch};
 use crate::operations::jobs::{self, JobClient, JobList, JobResult, Submission};
-use crate::operations::needs::{JobRequest, NeedArgs, need, of_file};
+use crate::operations::needs::ArrayIndices;
+use crate::operations::needs::{JobRequest, NeedArgs, need, of_file, parse_job};
 use crate::operations::process::{on_arbiter, start_log};
 use crate::options::{GlobalArgs, GridArgs, job_line, with_options};
 use crate::output::jobs::{
     list_object, list_text, missing_lines_note, plan_object, plan_text, purged_object, purged_text,
-    rows, status_object, status_text, submitted, why_object, why_text,
+    report_csv, report_object, rows, status_object, status_text, submitted, why_object, why_text,
 };
 use crate::output::print_early_failure;
 use crate::program::Program;
@@ -69,6 +72,14 @@ pub enum JobCommand {
         #[arg(long, value_name = "N")]
         keep: Option<usize>,
     },
+    /// Print the sizes, times and exit codes of ended jobs as CSV
+    Report {
+        #[command(flatten)]
+        grid: GridArgs,
+        /// Maximum number of ended jobs, the last ones [default: all that the head keeps]
+        #[arg(long, value_name = "N")]
+        last: Option<usize>,
+    },
     /// Show the state, processors and progress of a job
     Status(OneArgs),
     /// Explain why a job waits, and list its history
@@ -115,6 +126,18 @@ pub enum JobCommand {
         /// Maximum number of last lines
         #[arg(long, value_name = "N")]
         lines: Option<usize>,
+        /// Continue until the job has ended
+        #[arg(long, short = 'f', conflicts_with = "job.json")]
+        follow: bool,
+        /// Print the standard output of this rank of a command, byte by byte
+        #[arg(long, value_name = "N", conflicts_with = "job.json")]
+        rank: Option<u32>,
+        /// With --rank: print the standard error instead
+        #[arg(long, requires = "rank")]
+        stderr: bool,
+        /// With --rank: of this try of the command [default: the last]
+        #[arg(long = "try", value_name = "N", requires = "rank")]
+        attempt: Option<u32>,
     },
 }
 
@@ -126,12 +149,6 @@ pub struct OneArgs {
     pub job: JobId,
     #[command(flatten)]
     pub grid: GridArgs,
-}
-
-fn parse_job(text: &str) -> Result<JobId, String> {
-    let digits = text.strip_prefix("job-").unwrap_or(text);
-    let number = digits.parse().ok().filter(|number| *number > 0);
-    number.map(JobId).ok_or_else(|| "must be a job's number such as 7 or job-7".to_owned())
 }
 
 /// The command `job`; `needs` are the subcommands of `job submit` and `job plan`.
@@ -184,7 +201,9 @@ impl JobCommand {
     /// The options of the grid, and the job that the command names.
     fn of(&self) -> (&GridArgs, Option<JobId>) {
         match self {
-            Self::List { grid, .. } | Self::Purge { grid, .. } => (grid, None),
+            Self::List { grid, .. } | Self::Purge { grid, .. } | Self::Report { grid, .. } => {
+                (grid, None)
+            }
             Self::Status(one) | Self::Why(one) | Self::Cancel(one) => (&one.grid, Some(one.job)),
             Self::Grow { one, .. }
             | Self::Shrink { one, .. }
@@ -216,9 +235,8 @@ pub fn execute(program: &Program, matches: &ArgMatches, global: &GlobalArgs) -> 
         }
         None => {
             let args = FileArgs::from_arg_matches(matches).map_err(wrong)?;
-            let encode = |name: &str, options: &[String]| program.encode(name, options);
             let requests = grid_config(&args.grid.config).and_then(|config| {
-                let requests = of_file(&args.file, &config, encode)?;
+                let requests = of_file(&args.file, &config, program)?;
                 Ok((config, requests))
             });
             (args.grid, requests)
@@ -242,10 +260,13 @@ fn of_options(
     args: &NeedArgs,
 ) -> Result<(GridConfig, Vec<JobRequest>), Failed> {
     let config = grid_config(&args.grid.config)?;
-    let need = need(args, &config)?;
     let job = program.job(name)?;
-    let (body, line) = ((job.encode)(matches)?, job_line(job.augment, name, matches));
-    Ok((config, vec![JobRequest { name: job.name, body, line, need }]))
+    let need = need(args, &config, job)?;
+    let (encoded, line) = ((job.encode)(matches)?, job_line(job.augment, name, matches));
+    let array = args.array.as_ref().map(ArrayIndices::places).unwrap_or_default();
+    let (name, is_fixed) = (job.name, job.is_fixed);
+    let request = JobRequest { name, encoded, is_fixed, line, need, array };
+    Ok((config, vec![request]))
 }
 
 async fn submit(
@@ -332,6 +353,11 @@ async fn on_client(
             print(&if grid.json { purged_object(&purged) } else { purged_text(&purged) })?;
             return Ok(jobs::not_purged(&purged));
         }
+        JobCommand::Report { grid, last } => {
+            let mut entries = client.list(last).await?.entries;
+            entries.retain(|entry| entry.ended.is_some());
+            print(&if grid.json { report_object(&entries) } else { report_csv(&entries) })?;
+        }
         JobCommand::Status(one) => {
             let job_info = client.job_info(one.job, 0).await?;
             print(&if one.grid.json { status_object(&job_info) } else { status_text(&job_info) })?;
@@ -369,12 +395,27 @@ async fn on_client(
             }
             return Ok(failed);
         }
-        JobCommand::Logs { one, lines } => {
+        JobCommand::Logs { one, lines, follow, rank, stderr, attempt }
+            if follow || rank.is_some() =>
+        {
+            let stream = if stderr { OutputStream::Stderr } else { OutputStream::Stdout };
+            let stream = rank.map(|rank| OutputFile::Stream { rank, attempt, stream });
+            let file = stream.unwrap_or(OutputFile::Log);
+            client.read_output(one.job, file, lines, follow, print_bytes).await?;
+        }
+        JobCommand::Logs { one, lines, .. } => {
             let record = client.logs(one.job, lines).await?;
             print_logs(&one, record, lines, global)?;
         }
     }
     Ok(None)
+}
+
+/// Prints bytes to standard output at once. A closed pipe ends the command.
+fn print_bytes(bytes: &[u8]) -> Result<(), Failed> {
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(bytes).and_then(|()| out.flush());
+    written.map_err(|error| Failed::failure(format!("standard output: {error}")))
 }
 
 async fn resize(client: &JobClient, one: &OneArgs, by: Resize) -> Result<(), Failed> {
@@ -409,18 +450,4 @@ fn print_logs(
         eprintln!("{note}: all are in {} on the head's machine", file.display());
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn job_numbers_parse() {
-        assert_eq!(parse_job("7"), Ok(JobId(7)));
-        assert_eq!(parse_job("job-12"), Ok(JobId(12)));
-        for wrong in ["", "job-", "0", "-1", "job-x", "7.5"] {
-            assert!(parse_job(wrong).is_err(), "{wrong}");
-        }
-    }
 }

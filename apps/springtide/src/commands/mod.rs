@@ -194,6 +194,7 @@ pub fn execute(program: Program, matches: &ArgMatches) -> Result<(), Failed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::program::EncodedJob;
 
     #[derive(Args)]
     struct Job {
@@ -208,7 +209,8 @@ mod tests {
             name,
             about: "A job",
             augment: Job::augment_args,
-            encode: |_| Ok(bytes::Bytes::new()),
+            encode: |_| Ok(EncodedJob::default()),
+            is_fixed: false,
             is_command,
         };
         let program = Program {

@@ -62,13 +62,18 @@ pub fn execute(
     let args = RunArgs::from_arg_matches(matches)
         .map_err(|error| Failed::usage(error.to_string().trim_end()))?;
     let (job, json) = (definition.name, args.json);
-    let body = match (definition.encode)(matches) {
-        Ok(body) => body,
+    let encoded = match (definition.encode)(matches) {
+        Ok(encoded) => encoded,
         Err(failed) => return print_early_failure(job, json, failed),
     };
+    if !encoded.uploads.is_empty() {
+        let text = "--input: files are copied by `job submit` alone; `run` has --files DIR";
+        return print_early_failure(job, json, Failed::usage(text));
+    }
     let request = RunRequest {
         job,
-        body,
+        body: encoded.body,
+        is_fixed: definition.is_fixed,
         registry: Arc::new(program.registry),
         version: program.version,
         args,

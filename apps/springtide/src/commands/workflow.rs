@@ -37,7 +37,15 @@ pub fn execute(
         WorkflowCommand::Plan(args) => plan::plan(args, global.quiet),
         WorkflowCommand::Run(args) => {
             let fingerprint = program.registry.fingerprint();
-            let encode = |name: &str, options: &[String]| program.encode(name, options);
+            let encode = |name: &str, options: &[String]| {
+                let (job, encoded) = program.encode(name, options)?;
+                if !encoded.uploads.is_empty() {
+                    return Err(Failed::usage(format!(
+                        "{name}: a task's files are those of the workflow, and not --input"
+                    )));
+                }
+                Ok((job.name, encoded.body))
+            };
             run::run(args, &run::Programs { fingerprint, encode: &encode }, global)
         }
     }

@@ -20,11 +20,13 @@
 mod drawer;
 pub mod entry;
 mod kept;
+pub mod output;
 mod records;
 mod retention;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -35,8 +37,10 @@ use springtide_actors::admit::{
 };
 use springtide_actors::client::{Client, JobUpdate, Receipt};
 use springtide_actors::endpoint::Endpoint;
+use springtide_actors::policy::Mode;
 use springtide_actors::scheduler::{
-    CancelJob, Enqueue, GetKnownJobs, JobAuthority, Scheduler, Submit, SubmitError,
+    CancelJob, GetKnownJobs, JobAuthority, Scheduler, SubmissionBatch, Submit, SubmitError,
+    SubmittedJobs,
 };
 use springtide_cli::exit::Failed;
 use springtide_cli::outdir::manifest;
@@ -45,14 +49,16 @@ use springtide_runtime::net::Contact;
 use springtide_runtime::net::tls::Role;
 use springtide_runtime::remote::MessageOrigin;
 use springtide_runtime::remote_message;
+use springtide_runtime::work::ArrayTask;
 use tokio::time::Instant;
 
 pub use self::drawer::ArchiveReader;
 pub use self::entry::{ArchiveEntry, ArchiveSettings, JobRecord, since_epoch};
+pub use self::output::{OutputChunk, OutputFile};
 pub use self::retention::{Retention, Selection};
 
 use self::entry::LOST;
-use self::kept::ArchivedJob;
+use self::kept::{ArchivedJob, PlannedFiles};
 use self::records::JobRecords;
 use self::retention::EndedJob;
 
@@ -77,7 +83,40 @@ pub struct SubmitJob {
     pub submit: Submit,
     /// The job and its options as a command line.
     pub line: String,
+    /// The principal whose jobs the submission may wait for; all if absent. The archive sets it to
+    /// the sender, unless the sender is the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<Principal>,
 }
+
+/// Submits jobs, and archives their output and outcomes. One message holds many jobs, since each
+/// message costs several waits for the disk.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SubmitJobs {
+    /// The jobs in their order.
+    pub groups: Vec<JobGroup>,
+    /// The principal whose jobs the submission may wait for; all if absent. The archive sets it to
+    /// the sender, unless the sender is the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<Principal>,
+}
+
+/// Equal jobs, or the jobs of an array.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct JobGroup {
+    /// The submission of each job. The archive replaces its client by the head.
+    pub submit: Submit,
+    /// The job and its options as a command line.
+    pub line: String,
+    /// The number of equal jobs.
+    pub count: u32,
+    /// The places in an array, one for each job; empty: the jobs are in no array.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub array: Vec<ArrayTask>,
+}
+
+/// Most jobs of one [`SubmitJobs`].
+pub const SUBMITTED_MAX: usize = 1000;
 
 /// Asks for the submitted jobs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -128,15 +167,28 @@ pub struct ReadJob {
     pub result: bool,
 }
 
+/// Asks for a part of a job's output.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ReadOutput {
+    /// The job to read.
+    pub job: JobId,
+    /// The file to read.
+    pub file: OutputFile,
+    /// The offset of the first byte.
+    pub offset: u64,
+}
+
 fn wants_result() -> bool {
     true
 }
 
 remote_message! {
     "desk-submit" => SubmitJob -> Result<JobId, SubmitError>;
+    "desk-submit-all" => SubmitJobs -> Result<SubmittedJobs, SubmitError>;
     "desk-list" => ListJobs -> Vec<ArchiveEntry>;
     "desk-read" => ReadJob -> Option<JobRecord>;
     "desk-purge" => PurgeJobs -> Purged;
+    "desk-output" => ReadOutput -> Option<OutputChunk>;
 }
 
 /// The archive of jobs, published as [`DESK`] on a head that stays.
@@ -144,7 +196,7 @@ pub struct JobArchive {
     dir: PathBuf,
     scheduler: Addr<Scheduler>,
     me: Contact,
-    config: String,
+    config: Arc<str>,
     version: &'static str,
     log_max: u64,
     retention: Retention,
@@ -166,6 +218,30 @@ struct JobTable {
     /// Jobs without an end that the scheduler does not know, with the time of the first such
     /// comparison.
     unknown: BTreeMap<JobId, Instant>,
+}
+
+/// A submitted job, for its entry in the archive.
+struct SubmittedJob {
+    job: JobId,
+    name: String,
+    line: String,
+    principal: Option<Principal>,
+    seed: u64,
+    mode: Mode,
+}
+
+impl SubmittedJob {
+    /// A job without a number.
+    fn of(submit: &Submit, line: &str) -> Self {
+        Self {
+            job: JobId(0),
+            name: submit.name.clone(),
+            line: line.to_owned(),
+            principal: submit.principal.clone(),
+            seed: submit.params.seed,
+            mode: submit.params.mode,
+        }
+    }
 }
 
 /// The archive's thread. Dropping it waits until all started work is on disk.
@@ -197,7 +273,7 @@ impl JobArchive {
             jobs.iter_mut().filter(|(_, archived)| archived.entry.ended.is_none())
         {
             match (recovered.contains(job), lost.get(job)) {
-                (true, _) => archived.resume(log_max),
+                (true, _) => archived.resume(version, &config, log_max),
                 (false, Some(why)) => archived.end_unreported(&format!(
                     "the submission cannot be read: {why}; submit it \
                     again"
@@ -210,7 +286,7 @@ impl JobArchive {
             dir,
             scheduler: scheduler.clone(),
             me: endpoint.net.contact(),
-            config,
+            config: config.into(),
             version,
             log_max,
             retention,
@@ -223,8 +299,10 @@ impl JobArchive {
         let hub = &endpoint.hub;
         hub.publish(DESK, archive.clone())
             .accepts_judged::<SubmitJob>()
+            .accepts_judged::<SubmitJobs>()
             .accepts_judged::<ListJobs>()
             .accepts_judged::<ReadJob>()
+            .accepts_judged::<ReadOutput>()
             .accepts_judged::<PurgeJobs>();
         actix::spawn(async move {
             while let Some((job, news, receipt)) = news.recv().await {
@@ -235,25 +313,101 @@ impl JobArchive {
         ArchiveThread(Some(thread))
     }
 
-    fn create(&mut self, job: JobId, submit: &Submit, line: &str) -> Result<(), Failed> {
-        let dir = self.dir.join(job.to_string());
-        let mut about = manifest(&submit.name, self.version, Some(submit.params.seed));
-        about.mode = Some(submit.params.mode.word().to_owned());
-        about.command = line.split(' ').map(str::to_owned).collect();
-        let (name, line) = (submit.name.clone(), line.to_owned());
-        let entry = ArchiveEntry {
-            job,
-            name,
-            line,
-            submitted_unix_s: since_epoch(),
+    /// Archives submitted jobs.
+    ///
+    /// # Errors
+    /// They cannot be recorded, so that the next head would not know them.
+    fn create(&mut self, jobs: Vec<SubmittedJob>) -> Result<(), Failed> {
+        let now = since_epoch();
+        let entry = |one: &SubmittedJob| ArchiveEntry {
+            job: one.job,
+            name: one.name.clone(),
+            line: one.line.clone(),
+            submitted_unix_s: now,
             ended: None,
             ended_unix_s: None,
-            principal: submit.principal.clone(),
+            principal: one.principal.clone(),
         };
-        let records = self.records.clone();
-        let with = (&*self.config, self.log_max);
-        let archived = ArchivedJob::create(dir, entry, records, &about, with)?;
-        self.jobs_table.jobs.insert(job, archived);
+        let entries: Vec<ArchiveEntry> = jobs.iter().map(entry).collect();
+        self.records.submitted(&entries)?;
+        for (entry, one) in entries.into_iter().zip(jobs) {
+            let mut about = manifest(&one.name, self.version, Some(one.seed));
+            about.mode = Some(one.mode.word().to_owned());
+            about.command = one.line.split(' ').map(str::to_owned).collect();
+            let (config, log_max) = (self.config.clone(), self.log_max);
+            let planned = PlannedFiles { about, config, log_max };
+            let dir = self.dir.join(one.job.to_string());
+            let archived = ArchivedJob::submitted(dir, entry, self.records.clone(), planned);
+            self.jobs_table.jobs.insert(one.job, archived);
+        }
+        Ok(())
+    }
+
+    /// Submits jobs, whose number is that of `about`, to the scheduler, and archives them.
+    fn submit(
+        &mut self,
+        submits: Vec<Submit>,
+        about: Vec<SubmittedJob>,
+    ) -> ResponseActFuture<Self, Result<SubmittedJobs, SubmitError>> {
+        self.jobs_table.submitting += 1;
+        let request = self.scheduler.send(SubmissionBatch(submits));
+        let on_answer = move |answer: Result<_, MailboxError>, archive: &mut Self, _: &mut _| {
+            let ended = || SubmitError::Cancelled { reason: "the scheduler ended".to_owned() };
+            let answer: Result<SubmittedJobs, SubmitError> =
+                answer.unwrap_or_else(|_| Err(ended()));
+            let created = match &answer {
+                Ok(SubmittedJobs { jobs, .. }) => {
+                    let numbered = jobs.iter().zip(about);
+                    let numbered = numbered.map(|(job, one)| SubmittedJob { job: *job, ..one });
+                    archive.create(numbered.collect())
+                }
+                Err(_) => Ok(()),
+            };
+            let last = answer.as_ref().ok().and_then(|answer| answer.jobs.last().copied());
+            archive.jobs_table.settle_submission(last);
+            let answer = answer?;
+            if let Err(failed) = created {
+                // The next head would not know the jobs: the client gets the error now.
+                let reason = failed.message;
+                for &job in &answer.jobs {
+                    tracing::warn!("{job} is cancelled, because it cannot be stored: {reason}");
+                    archive.scheduler.do_send(CancelJob { job, reason: reason.clone() });
+                }
+                return Err(SubmitError::Store { reason });
+            }
+            Ok(answer)
+        };
+        Box::pin(request.into_actor(self).map(on_answer))
+    }
+
+    /// Removes the dependencies of a submission that are met. `of` is the principal whose jobs it
+    /// may wait for; all if absent.
+    ///
+    /// # Errors
+    /// The archive has no such job of this principal, or a job that must succeed has failed.
+    fn resolve_dependencies(
+        &self,
+        submit: &mut Submit,
+        of: Option<&Principal>,
+    ) -> Result<(), SubmitError> {
+        let Some(need) = &mut submit.need else { return Ok(()) };
+        for one in std::mem::take(&mut need.after) {
+            let refused = |reason: String| Err(SubmitError::NotPlaced { reason });
+            let archived = self.jobs_table.jobs.get(&one.job);
+            let entry = archived.map(|archived| &archived.entry);
+            let Some(entry) = entry.filter(|entry| entry.is_of(of)) else {
+                let job = one.job;
+                return refused(format!("it waits for {job}, and you have submitted no such job"));
+            };
+            match &entry.ended {
+                None => need.after.push(one),
+                Some(end) if one.any || end.error.is_none() => {}
+                Some(end) => {
+                    let (job, state) = (one.job, end.word());
+                    return refused(format!("it waits for the success of {job}, which is {state}"));
+                }
+            }
+        }
         Ok(())
     }
 
@@ -389,7 +543,19 @@ impl HasRule for SubmitJob {
     const RULE: Rule = Rule { roles: CLIENTS, places: None, confirmed: false };
 
     fn sign(&mut self, from: &MessageOrigin) {
+        self.of = visible_to(from);
         self.submit.principal = Some(Principal::of(from));
+    }
+}
+
+impl HasRule for SubmitJobs {
+    const RULE: Rule = SubmitJob::RULE;
+
+    fn sign(&mut self, from: &MessageOrigin) {
+        self.of = visible_to(from);
+        for group in &mut self.groups {
+            group.submit.principal = Some(Principal::of(from));
+        }
     }
 }
 
@@ -420,6 +586,14 @@ impl HasRule for ReadJob {
         places: Some(Places::OWNER.or(Places::OPERATOR).or(Places::HEAD)),
         confirmed: false,
     };
+
+    fn about(&self) -> Option<MessageSubject> {
+        Some(MessageSubject::of(self.job))
+    }
+}
+
+impl HasRule for ReadOutput {
+    const RULE: Rule = ReadJob::RULE;
 
     fn about(&self) -> Option<MessageSubject> {
         Some(MessageSubject::of(self.job))
@@ -472,29 +646,56 @@ impl Handler<SubmitJob> for JobArchive {
     type Result = ResponseActFuture<Self, Result<JobId, SubmitError>>;
 
     fn handle(&mut self, order: SubmitJob, _: &mut Self::Context) -> Self::Result {
-        let SubmitJob { mut submit, line } = order;
+        let SubmitJob { mut submit, line, of } = order;
         submit.client = self.me.clone();
-        self.jobs_table.submitting += 1;
-        let request = self.scheduler.send(Enqueue(submit.clone()));
-        let on_answer = move |answer: Result<_, MailboxError>, archive: &mut Self, _: &mut _| {
-            let ended = || SubmitError::Cancelled { reason: "the scheduler ended".to_owned() };
-            let answer = answer.unwrap_or_else(|_| Err(ended()));
-            let created = match &answer {
-                Ok(job) => archive.create(*job, &submit, &line),
-                Err(_) => Ok(()),
-            };
-            archive.jobs_table.settle_submission(answer.as_ref().ok().copied());
-            let job = answer?;
-            if let Err(failed) = created {
-                // The next head would not know the job: the client gets the error now.
-                let reason = failed.message;
-                tracing::warn!("{job} is cancelled, because it cannot be stored: {reason}");
-                archive.scheduler.do_send(CancelJob { job, reason: reason.clone() });
-                return Err(SubmitError::Store { reason });
+        if let Err(error) = self.resolve_dependencies(&mut submit, of.as_ref()) {
+            return Box::pin(fut::ready(Err(error)));
+        }
+        let about = vec![SubmittedJob::of(&submit, &line)];
+        let none = || SubmitError::Cancelled { reason: "the scheduler gave no number".to_owned() };
+        let submitted = self.submit(vec![submit], about);
+        Box::pin(submitted.map(move |answer, _, _| {
+            let SubmittedJobs { jobs, refused } = answer?;
+            jobs.first().copied().ok_or_else(|| refused.unwrap_or_else(none))
+        }))
+    }
+}
+
+impl Handler<SubmitJobs> for JobArchive {
+    type Result = ResponseActFuture<Self, Result<SubmittedJobs, SubmitError>>;
+
+    fn handle(&mut self, order: SubmitJobs, _: &mut Self::Context) -> Self::Result {
+        let mut refused = None;
+        let (mut submits, mut about) = (Vec::new(), Vec::new());
+        let SubmitJobs { groups, of } = order;
+        for JobGroup { mut submit, line, count, array } in groups {
+            submit.client = self.me.clone();
+            if let Err(error) = self.resolve_dependencies(&mut submit, of.as_ref()) {
+                refused = Some(error);
+                break;
             }
-            Ok(job)
-        };
-        Box::pin(request.into_actor(self).map(on_answer))
+            let count = if array.is_empty() { count as usize } else { array.len() };
+            if submits.len().saturating_add(count) > SUBMITTED_MAX {
+                let reason = format!("one message submits at most {SUBMITTED_MAX} jobs");
+                refused = Some(SubmitError::NotPlaced { reason });
+                break;
+            }
+            for index in 0..count {
+                let mut submit = submit.clone();
+                let mut line = line.clone();
+                if let (Some(place), Some(need)) = (array.get(index), &mut submit.need) {
+                    need.array = Some(*place);
+                    line = format!("[{}] {line}", place.index);
+                }
+                about.push(SubmittedJob::of(&submit, &line));
+                submits.push(submit);
+            }
+        }
+        let submitted = self.submit(submits, about);
+        Box::pin(submitted.map(move |answer, _, _| {
+            let answer = answer?;
+            Ok(SubmittedJobs { refused: answer.refused.or(refused), ..answer })
+        }))
     }
 }
 
@@ -537,6 +738,15 @@ impl Handler<ReadJob> for JobArchive {
     fn handle(&mut self, ask: ReadJob, _: &mut Self::Context) -> Self::Result {
         let ReadJob { job, lines, result } = ask;
         MessageResult(self.jobs_table.jobs.get(&job).map(|archived| archived.record(lines, result)))
+    }
+}
+
+impl Handler<ReadOutput> for JobArchive {
+    type Result = MessageResult<ReadOutput>;
+
+    fn handle(&mut self, ask: ReadOutput, _: &mut Self::Context) -> Self::Result {
+        let archived = self.jobs_table.jobs.get(&ask.job);
+        MessageResult(archived.map(|archived| archived.read_output(ask.file, ask.offset)))
     }
 }
 

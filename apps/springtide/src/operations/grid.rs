@@ -229,6 +229,10 @@ async fn launch(
     };
     for found in &mut recovered {
         found.submit.client = endpoint.net.contact();
+        if let (Some(archive_reader), Some(need)) = (&archive_reader, &mut found.submit.need) {
+            // The scheduler does not know jobs that ended under an earlier head.
+            need.after.retain(|one| !archive_reader.is_met(one));
+        }
     }
     let jobs: Vec<JobId> = recovered.iter().map(|found| found.job).collect();
     let names = config.cluster.iter().map(|cluster| ClusterId::from(cluster.name.as_str()));

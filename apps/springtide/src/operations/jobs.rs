@@ -10,30 +10,42 @@ use std::time::Duration;
 use serde_json::Value;
 use springtide_actors::admit::Principal;
 use springtide_actors::job::JobParams;
+use springtide_actors::policy::Mode;
 use springtide_actors::policy::malleability::PlacementPlan;
 use springtide_actors::scheduler::manager::JobPhase;
 use springtide_actors::scheduler::{
-    CancelJob, GetJob, GetStatus, JobDetail, JobState, JobStatus, PlanError, PlanJob, Resize,
-    ResizeAck, ResizeError, ResizeJob, Scheduler, Submit,
+    CancelJob, GetFiles, GetJob, GetStatus, JobDetail, JobState, JobStatus, PlanError, PlanJob,
+    Resize, ResizeAck, ResizeError, ResizeJob, Scheduler, Submit, SubmittedJobs,
 };
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::format::seconds;
+use springtide_cli::talk::Talk;
 use springtide_runtime::config::GridConfig;
-use springtide_runtime::id::JobId;
+use springtide_runtime::id::{ClusterId, JobId};
 use springtide_runtime::remote::Remote;
+use springtide_runtime::work::ArrayTask;
 use tokio::time::{Instant, sleep};
 
 use super::attach::{Attachment, attach, attach_by};
+use super::desk::output::CHUNK_MAX;
 use super::desk::{
-    ArchiveEntry, DESK, JobArchive, JobRecord, ListJobs, PurgeJobs, Purged, ReadJob, Selection,
-    SubmitJob,
+    ArchiveEntry, DESK, JobArchive, JobGroup, JobRecord, ListJobs, OutputChunk, OutputFile,
+    PurgeJobs, Purged, ReadJob, ReadOutput, SUBMITTED_MAX, Selection, SubmitJobs,
 };
+use super::inputs;
 use super::needs::JobRequest;
 use super::netconf;
 use super::signals::{Signals, word};
+use crate::program::Upload;
 
 /// Timeout of a request that the head answers at once.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of the submission of a message of jobs, each of which the head stores.
+const SUBMIT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes of jobs after which a message holds no more.
+const SUBMIT_BYTES: usize = 512 << 10;
+/// Bytes of a submission without its body, about.
+const SUBMIT_OVERHEAD: usize = 2 << 10;
 /// Interval between queries while the command waits for a job.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Time that a cancelled job has to end.
@@ -204,51 +216,143 @@ pub async fn submit(
     let attachment = attach(file, config).await?;
     let Attachment { endpoint, head, .. } = &attachment;
     let archive: Remote<JobArchive> = endpoint.hub.remote(head, DESK);
-    let all = jobs.len();
+    let jobs = match upload(&attachment, jobs).await {
+        Ok(jobs) => jobs,
+        Err(failed) => {
+            endpoint.net.close("not submitted").await;
+            return Err(failed);
+        }
+    };
+    let count = |job: &JobRequest| job.array.len().max(1);
+    let all: usize = jobs.iter().map(count).sum();
     let (mut numbers, mut failed_at) = (Vec::new(), None);
-    for JobRequest { name, body, line, need } in jobs {
+    let group = |job: &JobRequest| {
         let mut params: JobParams = netconf::job_params(config);
-        params.min_processors = need.least().into();
-        params.max_processors = Some(need.greatest().into());
+        if job.is_fixed {
+            params.mode = Mode::Static;
+        }
+        params.min_processors = job.need.least().into();
+        params.max_processors = Some(job.need.greatest().into());
         let submit = Submit {
-            name: name.to_owned(),
-            body,
+            name: job.name.to_owned(),
+            body: job.encoded.body.clone(),
             fingerprint,
             params,
             clusters: None,
             client: endpoint.net.contact(),
             program: std::env::current_exe().ok(),
-            need: Some(need),
+            need: Some(job.need.clone()),
             principal: None,
         };
-        let job = match archive
-            .send(SubmitJob { submit, line: line.clone() })
-            .deadline(REQUEST_TIMEOUT)
-            .await
-        {
-            Ok(Ok(job)) => job,
-            refused => {
-                let failed = match refused {
-                    Ok(refused) => refused.map(drop).map_err(Failed::from).err(),
-                    // The head may have received the job, while its answer was lost.
-                    Err(error) => Some(Failed::from(error)).map(|failed| {
-                        let message = format!(
-                            "{}; `job list` shows whether it was submitted",
-                            failed.message
-                        );
-                        Failed { message, ..failed }
-                    }),
-                };
-                failed_at =
-                    failed.map(|failed| after_some_submitted(failed, &line, numbers.len(), all));
-                break;
+        JobGroup { submit, line: job.line.clone(), count: 1, array: Vec::new() }
+    };
+    for (groups, lines) in messages(&jobs, group) {
+        let call = archive.send(SubmitJobs { groups, of: None }).deadline(SUBMIT_TIMEOUT);
+        let mut count = 0;
+        let refused = match call.await {
+            Ok(Ok(SubmittedJobs { jobs, refused })) => {
+                for (job, line) in jobs.iter().zip(&lines) {
+                    submitted(*job, line);
+                }
+                count = jobs.len();
+                numbers.extend(jobs);
+                match refused {
+                    Some(refused) => Failed::from(refused),
+                    None => continue,
+                }
+            }
+            Ok(Err(refused)) => Failed::from(refused),
+            // The head may have received the jobs, while its answer was lost.
+            Err(error) => {
+                let failed = Failed::from(error);
+                let text = "`job list` shows whether it was submitted";
+                Failed { message: format!("{}; {text}", failed.message), ..failed }
             }
         };
-        numbers.push(job);
-        submitted(job, &line);
+        let line = lines.get(count).map(String::as_str).unwrap_or_default();
+        failed_at = Some(after_some_submitted(refused, line, numbers.len(), all));
+        break;
     }
     endpoint.net.close("submitted").await;
     Ok(Submission { numbers, failed: failed_at })
+}
+
+/// The messages that submit these jobs, each with the command lines of its jobs. Equal jobs that
+/// follow each other form one group.
+fn messages(
+    jobs: &[JobRequest],
+    group: impl Fn(&JobRequest) -> JobGroup,
+) -> Vec<(Vec<JobGroup>, Vec<String>)> {
+    let mut all = Vec::new();
+    let (mut groups, mut lines, mut bytes) = (Vec::<JobGroup>::new(), Vec::new(), 0);
+    let mut last: Option<&JobRequest> = None;
+    for job in jobs {
+        let places: Vec<Option<ArrayTask>> = match job.array.len() {
+            0 => vec![None],
+            _ => job.array.iter().copied().map(Some).collect(),
+        };
+        for place in places {
+            if lines.len() == SUBMITTED_MAX || bytes > SUBMIT_BYTES {
+                all.push((std::mem::take(&mut groups), std::mem::take(&mut lines)));
+                (bytes, last) = (0, None);
+            }
+            match groups.last_mut().filter(|_| last == Some(job)) {
+                Some(known) => known.count += 1,
+                None => {
+                    groups.push(group(job));
+                    bytes += job.encoded.body.len() + SUBMIT_OVERHEAD;
+                    last = Some(job);
+                }
+            }
+            if let Some(known) = groups.last_mut() {
+                known.array.extend(place);
+            }
+            let index = place.map_or_else(String::new, |place| format!("[{}] ", place.index));
+            lines.push(format!("{index}{}", job.line));
+        }
+    }
+    if !lines.is_empty() {
+        all.push((groups, lines));
+    }
+    all
+}
+
+/// Copies the files of jobs into a cluster's directory, unless a cluster has them already, and adds
+/// them to the jobs' requirements.
+async fn upload(
+    attachment: &Attachment,
+    mut jobs: Vec<JobRequest>,
+) -> Result<Vec<JobRequest>, Failed> {
+    if jobs.iter().all(|job| job.encoded.uploads.is_empty()) {
+        return Ok(jobs);
+    }
+    let grid = attachment.scheduler().send(GetFiles {}).deadline(REQUEST_TIMEOUT).await?;
+    let mut done = BTreeSet::new();
+    for job in &mut jobs {
+        for Upload { path, name } in std::mem::take(&mut job.encoded.uploads) {
+            for component in &mut job.need.components {
+                component.files.push(name.clone());
+            }
+            if !done.insert(name.clone()) || grid.files.iter().any(|file| file.name == name) {
+                continue;
+            }
+            let may_be = |cluster: &ClusterId| {
+                let clusters = job.need.components.iter().map(|one| &one.clusters);
+                clusters.clone().any(|set| set.is_empty() || set.contains(cluster))
+            };
+            let found = grid.servers.keys().find(|cluster| may_be(cluster));
+            let Some(cluster) = found.or_else(|| grid.servers.keys().next()) else {
+                return Err(Failed::usage(format!(
+                    "--input {}: no cluster of the grid keeps files: set `files` in a [[cluster]]",
+                    path.display()
+                )));
+            };
+            let server = inputs::server(attachment, &grid, cluster)?;
+            let entry = inputs::summed(&path, &name).await?;
+            inputs::put(&server, &path, &entry, &mut Talk::new(true)).await?;
+        }
+    }
+    Ok(jobs)
 }
 
 /// Plans where jobs would start now, each alone.
@@ -417,6 +521,71 @@ impl JobClient {
         job_info.record.ok_or_else(|| not_submitted(job))
     }
 
+    /// A part of a job's output.
+    ///
+    /// # Errors
+    /// The grid does not know the job, it was not submitted by `job submit`, or the file cannot be
+    /// read.
+    pub async fn output(
+        &self,
+        job: JobId,
+        file: OutputFile,
+        offset: u64,
+    ) -> Result<OutputChunk, Failed> {
+        let ask = ReadOutput { job, file, offset };
+        let chunk = self.archive.send(ask).deadline(REQUEST_TIMEOUT).await?;
+        let Some(chunk) = chunk else {
+            self.job_info(job, 0).await?;
+            return Err(not_submitted(job));
+        };
+        match &chunk.unreadable {
+            Some(why) => Err(Failed::failure(format!("the output of {job} cannot be read: {why}"))),
+            None => Ok(chunk),
+        }
+    }
+
+    /// Passes a job's output to `print`, from its last `lines` on or from its start. With `follow`,
+    /// until the job has ended.
+    ///
+    /// # Errors
+    /// As for [`JobClient::output`], a signal, or the error of `print`.
+    pub async fn read_output(
+        &self,
+        job: JobId,
+        file: OutputFile,
+        lines: Option<usize>,
+        follow: bool,
+        mut print: impl FnMut(&[u8]) -> Result<(), Failed>,
+    ) -> Result<(), Failed> {
+        let mut signals = Signals::take()?;
+        let mut offset = 0;
+        if let Some(lines) = lines {
+            let length = self.output(job, file, u64::MAX).await?.length;
+            let start = length.saturating_sub(CHUNK_MAX as u64);
+            let chunk = self.output(job, file, start).await?;
+            let end = &chunk.bytes[..];
+            offset = start + (end.len() - last_lines(end, lines).len()) as u64;
+        }
+        loop {
+            let chunk = self.output(job, file, offset).await?;
+            if !chunk.bytes.is_empty() {
+                print(&chunk.bytes)?;
+                offset += chunk.bytes.len() as u64;
+                continue;
+            }
+            if !follow || chunk.has_ended {
+                return Ok(());
+            }
+            tokio::select! {
+                biased;
+                exit = signals.next() => {
+                    return Err(Failed::new(exit, format!("{}: {job} continues", word(exit))));
+                }
+                () = sleep(POLL_INTERVAL) => {}
+            }
+        }
+    }
+
     /// Waits for a job's end. `if_aborted` describes the job's state if the wait ends early.
     async fn ended(
         &self,
@@ -442,6 +611,16 @@ impl JobClient {
             job_info = self.find(job, 0, false).await?;
         }
         Ok(job_info)
+    }
+}
+
+/// The last lines of a text.
+fn last_lines(text: &[u8], lines: usize) -> &[u8] {
+    let body = text.strip_suffix(b"\n").unwrap_or(text);
+    let ends = body.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
+    match lines.checked_sub(1) {
+        None => &[],
+        Some(before) => ends.map(|(at, _)| &text[at + 1..]).nth(before).unwrap_or(text),
     }
 }
 

@@ -4,13 +4,14 @@
 //! Independent of what happens to the jobs later.
 
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::path::Path;
 use std::time::Duration;
 
-use bytes::Bytes;
 use clap::Args;
 use springtide_actors::policy::malleability::Component;
 use springtide_actors::reservation::ReservationId;
+use springtide_actors::scheduler::JobDependency;
 use springtide_actors::scheduler::manager::JobRequirements;
 use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed};
@@ -18,10 +19,12 @@ use springtide_cli::options::{keyword_parser, time};
 use springtide_runtime::config::{
     GridConfig, JobKind, JobSection, JobSizes, JobsConfig, Placing, Sources, ValueOrigin, nearest,
 };
-use springtide_runtime::id::ClusterId;
+use springtide_runtime::id::{ClusterId, JobId};
+use springtide_runtime::work::ArrayTask;
 
 use crate::operations::netconf;
 use crate::options::GridArgs;
+use crate::program::{EncodedJob, JobDefinition, Program};
 
 /// Options for the requirements of a job.
 #[derive(Args, Clone, Debug)]
@@ -29,10 +32,19 @@ use crate::options::GridArgs;
 pub struct NeedArgs {
     #[command(flatten)]
     pub grid: GridArgs,
-    /// Kind of the job: rigid, moldable or malleable
-    #[arg(id = "job.kind", long = "kind", value_name = "KIND", default_value = "malleable",
+    /// Kind of the job: rigid, moldable or malleable [default: malleable; of a command rigid]
+    #[arg(id = "job.kind", long = "kind", value_name = "KIND",
           value_parser = keyword_parser::<JobKind>(JobKind::WORDS), hide_possible_values = true)]
-    pub kind: JobKind,
+    pub kind: Option<JobKind>,
+    /// Exact number of processors: the same as --kind rigid --min N
+    #[arg(
+        id = "job.processors",
+        long = "processors",
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000),
+        conflicts_with_all = ["job.kind", "job.min", "job.start", "job.max"],
+    )]
+    pub processors: Option<u32>,
     /// Minimum number of processors; rigid jobs have exactly these
     #[arg(
         id = "job.min",
@@ -99,30 +111,127 @@ pub struct NeedArgs {
     /// Project whose share of the grid the job uses
     #[arg(id = "job.project", long = "project", value_name = "NAME")]
     pub project: Option<String>,
+    /// Submit a job array: one job for each index, such as 0-9, 1,4,7 or 0-90:10. After %, the
+    /// maximum number of them that run at the same time, such as 0-999%50
+    #[arg(id = "job.array", long = "array", value_name = "INDICES", value_parser = parse_array)]
+    pub array: Option<ArrayIndices>,
+    /// Start after these jobs have succeeded, such as 7 or 7,9. If one fails, so does this job
+    #[arg(id = "job.after", long = "after", value_name = "JOB", value_delimiter = ',',
+          value_parser = parse_job)]
+    pub after: Vec<JobId>,
+    /// Start after these jobs have ended, whether or not they have succeeded
+    #[arg(id = "job.after_any", long = "after-any", value_name = "JOB", value_delimiter = ',',
+          value_parser = parse_job)]
+    pub after_any: Vec<JobId>,
     /// Run only on the processors of this reservation (`reserve`, `slots list`)
     #[arg(id = "job.reservation", long = "reservation", value_name = "N")]
     pub reservation: Option<u64>,
 }
 
+/// Most jobs of an array.
+const ARRAY_MAX: usize = 10_000;
+
+/// The indices of a job array.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArrayIndices {
+    /// The indices, ascending and different.
+    pub indices: Vec<u32>,
+    /// The maximum number of jobs that run at the same time.
+    pub limit: Option<u32>,
+}
+
+impl ArrayIndices {
+    /// The places of the array's jobs.
+    pub fn places(&self) -> Vec<ArrayTask> {
+        // The standard library's maps are seeded by the system.
+        let id = RandomState::new().build_hasher().finish();
+        let first = self.indices.first().copied().unwrap_or_default();
+        let last = self.indices.last().copied().unwrap_or_default();
+        let count = u32::try_from(self.indices.len()).unwrap_or(u32::MAX);
+        let place = |&index| ArrayTask { id, index, first, last, count, limit: self.limit };
+        self.indices.iter().map(place).collect()
+    }
+}
+
+/// Parses the indices of an array, such as `0-9,20-90:10%4`.
+fn parse_array(text: &str) -> Result<ArrayIndices, String> {
+    let (ranges, limit) = match text.split_once('%') {
+        Some((ranges, limit)) => {
+            let limit = limit.parse().ok().filter(|limit| *limit > 0);
+            (ranges, Some(limit.ok_or("after % must be a number of at least 1")?))
+        }
+        None => (text, None),
+    };
+    let number = |word: &str| {
+        word.parse::<u32>().map_err(|_| format!("{word:?} is no index: give numbers such as 0-9"))
+    };
+    let mut indices = BTreeSet::new();
+    for range in ranges.split(',') {
+        let (range, step) = match range.split_once(':') {
+            Some((range, step)) => (range, number(step)?),
+            None => (range, 1),
+        };
+        let (first, last) = match range.split_once('-') {
+            Some((first, last)) => (number(first)?, number(last)?),
+            None => (number(range)?, number(range)?),
+        };
+        if step == 0 || last < first {
+            return Err(format!("{range} has no index: the last must not precede the first"));
+        }
+        let more = (first..=last).step_by(step as usize).take(ARRAY_MAX + 1);
+        indices.extend(more);
+        if indices.len() > ARRAY_MAX {
+            return Err(format!("an array has at most {ARRAY_MAX} jobs"));
+        }
+    }
+    Ok(ArrayIndices { indices: indices.into_iter().collect(), limit })
+}
+
+/// Parses the number of a job.
+pub fn parse_job(text: &str) -> Result<JobId, String> {
+    let digits = text.strip_prefix("job-").unwrap_or(text);
+    let number = digits.parse().ok().filter(|number| *number > 0);
+    number.map(JobId).ok_or_else(|| "must be a job's number such as 7 or job-7".to_owned())
+}
+
+/// The jobs that must end before this one starts.
+fn dependencies(args: &NeedArgs) -> Vec<JobDependency> {
+    let after = args.after.iter().map(|&job| JobDependency { job, any: false });
+    let any = args.after_any.iter().map(|&job| JobDependency { job, any: true });
+    after.chain(any).collect()
+}
+
 /// A job to be submitted or planned.
+#[derive(Clone, PartialEq)]
 pub struct JobRequest {
     /// The registered name of the program.
     pub name: &'static str,
-    /// The job as encoded bytes.
-    pub body: Bytes,
+    /// The job as encoded bytes, and its files.
+    pub encoded: EncodedJob,
+    /// Whether its number of nodes cannot change while it runs.
+    pub is_fixed: bool,
     /// The program and its options as a command line.
     pub line: String,
     /// The requirements of the job.
     pub need: JobRequirements,
+    /// The places of the jobs of an array; empty for a single job.
+    pub array: Vec<ArrayTask>,
 }
 
 /// The requirements of a job, from its options.
 ///
 /// # Errors
 /// The options contradict each other.
-pub fn need(args: &NeedArgs, config: &GridConfig) -> Result<JobRequirements, Failed> {
+pub fn need(
+    args: &NeedArgs,
+    config: &GridConfig,
+    job: &JobDefinition,
+) -> Result<JobRequirements, Failed> {
     let all = netconf::existing(config);
-    let sizes = JobSizes::of(args.kind, args.min, args.start, args.max, all)
+    let given = if args.processors.is_some() { Some(JobKind::Rigid) } else { args.kind };
+    let kind = kind_of(given, job).map_err(|reason| Failed::usage(format!("--kind: {reason}")))?;
+    let min = args.processors.unwrap_or(args.min);
+    let sizes = JobSizes::of(kind, min, args.start, args.max, all)
         .map_err(|(key, reason)| Failed::usage(format!("--{key}: {reason}")))?;
     let clusters =
         clusters_of(&args.on, config).map_err(|reason| Failed::usage(format!("--on: {reason}")))?;
@@ -130,7 +239,7 @@ pub fn need(args: &NeedArgs, config: &GridConfig) -> Result<JobRequirements, Fai
     let one = Component { min, start, clusters, files: args.files.clone() };
     let count = args.components as usize;
     let need = JobRequirements {
-        kind: args.kind,
+        kind,
         placement: args.placement.unwrap_or(config.scheduling.placement),
         components: vec![one; count],
         max: vec![most; count],
@@ -141,6 +250,8 @@ pub fn need(args: &NeedArgs, config: &GridConfig) -> Result<JobRequirements, Fai
         program: None,
         user: None,
         project: args.project.clone(),
+        after: dependencies(args),
+        array: None,
     };
     need.check().map_err(Failed::usage)?;
     Ok(need)
@@ -148,6 +259,17 @@ pub fn need(args: &NeedArgs, config: &GridConfig) -> Result<JobRequirements, Fai
 
 fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+/// The kind of a job: the given one, or the default of the program.
+fn kind_of(given: Option<JobKind>, job: &JobDefinition) -> Result<JobKind, String> {
+    match given {
+        Some(JobKind::Malleable) if job.is_fixed => Err(format!(
+            "a {} cannot change its number of processors while it runs: it is rigid or moldable",
+            job.name
+        )),
+        Some(kind) => Ok(kind),
+        None if job.is_fixed => Ok(JobKind::Rigid),
+        None => Ok(JobKind::Malleable),
+    }
 }
 
 /// Looks up clusters by their names.
@@ -165,7 +287,12 @@ fn clusters_of(names: &[String], config: &GridConfig) -> Result<BTreeSet<Cluster
 }
 
 /// The requirements of a job of a file. An error has the path of the wrong key below the job.
-fn need_of(job: &JobSection, config: &GridConfig) -> Result<JobRequirements, (String, String)> {
+fn need_of(
+    job: &JobSection,
+    kind: JobKind,
+    config: &GridConfig,
+) -> Result<JobRequirements, (String, String)> {
+    let job = &JobSection { kind, ..job.clone() };
     let (mut components, mut most) = (Vec::new(), Vec::new());
     for part in job.parts(netconf::existing(config))? {
         let clusters = clusters_of(part.clusters, config).map_err(|reason| {
@@ -190,19 +317,21 @@ fn need_of(job: &JobSection, config: &GridConfig) -> Result<JobRequirements, (St
         program: None,
         user: None,
         project: job.project.as_ref().map(ToString::to_string),
+        after: Vec::new(),
+        array: None,
     };
     need.check().map_err(|reason| ("program".to_owned(), reason))?;
     Ok(need)
 }
 
-/// Reads the jobs of a file. `encode` encodes a job from its name and options.
+/// Reads the jobs of a file, which are some of this program.
 ///
 /// # Errors
 /// The file is wrong; the message names the position.
 pub fn of_file(
     file: &Path,
     config: &GridConfig,
-    encode: impl Fn(&str, &[String]) -> Result<(&'static str, Bytes), Failed>,
+    program: &Program,
 ) -> Result<Vec<JobRequest>, Failed> {
     // Environment variables apply to the grid's config only.
     let sources = Sources { file: Some(file.to_owned()), ..Sources::default() };
@@ -224,17 +353,20 @@ pub fn of_file(
             let place = place.unwrap_or_else(|| file.display().to_string());
             Failed::usage(format!("{place}: {reason}"))
         };
-        let program = job.program.as_str();
-        let (name, body) = encode(program, &job.args.0).map_err(|failed| {
+        let name = job.program.as_str();
+        let (definition, encoded) = program.encode(name, &job.args.0).map_err(|failed| {
             let key = if failed.exit == Exit::NotPlaced { "program" } else { "args" };
             at(key, &failed.message)
         })?;
-        let need = need_of(job, config).map_err(|(key, reason)| at(&key, &reason))?;
-        let line = line(name, &job.args.0);
-        for _ in 0..job.count.get() {
-            let (body, line, need) = (body.clone(), line.clone(), need.clone());
-            all.push(JobRequest { name, body, line, need });
-        }
+        let is_set =
+            matches!(jobs.origin(&format!("job[{i}].kind")), Some(ValueOrigin::File { .. }));
+        let kind = kind_of(is_set.then_some(job.kind), definition)
+            .map_err(|reason| at("kind", &reason))?;
+        let need = need_of(job, kind, config).map_err(|(key, reason)| at(&key, &reason))?;
+        let line = line(definition.name, &job.args.0);
+        let (name, is_fixed) = (definition.name, definition.is_fixed);
+        let request = JobRequest { name, encoded, is_fixed, line, need, array: Vec::new() };
+        all.extend((0..job.count.get()).map(|_| request.clone()));
     }
     Ok(all)
 }
@@ -250,15 +382,38 @@ mod tests {
     use super::*;
 
     #[test]
+    fn arrays_parse() {
+        let indices = |text: &str| parse_array(text).map(|array| (array.indices, array.limit));
+        assert_eq!(indices("0-3%2"), Ok((vec![0, 1, 2, 3], Some(2))));
+        assert_eq!(indices("7,1,20-40:10,1"), Ok((vec![1, 7, 20, 30, 40], None)));
+        for wrong in ["", "a", "3-1", "0-9:0", "0-9%0", "0-9%", "-3", "0-10000", "1,,2"] {
+            assert!(indices(wrong).is_err(), "{wrong}");
+        }
+        let places = parse_array("3-5").unwrap().places();
+        assert_eq!(places.iter().map(|place| place.index).collect::<Vec<_>>(), [3, 4, 5]);
+        assert!(places.iter().all(|place| (place.first, place.last, place.count) == (3, 5, 3)));
+    }
+
+    #[test]
+    fn job_numbers_parse() {
+        assert_eq!(parse_job("7"), Ok(JobId(7)));
+        assert_eq!(parse_job("job-12"), Ok(JobId(12)));
+        for wrong in ["", "job-", "0", "-1", "job-x", "7.5"] {
+            assert!(parse_job(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn jobs_of_a_file_have_components_and_errors_have_positions() {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("jobs.toml");
         let text =
             "[[cluster]]\nname = \"ams\"\nnodes = 4\n[[cluster]]\nname = \"del\"\nnodes = 2\n";
         let config = load::<GridConfig>(&Sources::of_text("grid.toml", text)).unwrap().value;
+        let program = crate::App::new("test", "1").job::<springtide_classics::Fib>().program;
         let read = |text: &str| {
             std::fs::write(&file, text).unwrap();
-            of_file(&file, &config, |_, _| Ok(("fib", Bytes::new())))
+            of_file(&file, &config, &program)
         };
         let text = "[[job]]\nprogram = \"fib\"\nmin = 2\nclusters = [\"ams\"]\n\
         [[job.component]]\n[[job.component]]\nmin = 1\nmax = 2\nclusters = [\"del\"]\n";

@@ -14,6 +14,7 @@ use springtide_actors::endpoint::Endpoint;
 use springtide_actors::head::{HEAD, Head};
 use springtide_actors::job::{JobParams, SCHEDULER};
 use springtide_actors::links::{LinkChange, LinkChanges};
+use springtide_actors::policy::Mode;
 use springtide_actors::scheduler::{CancelJob, GetWait, JobGrant, Scheduler, Submit};
 use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed, of_refusal};
@@ -69,7 +70,10 @@ pub async fn run(order: RunRequest) -> Result<(RunEnd, Exit), Failed> {
     };
     let limit = order.args.timeout.or(config.value.run.timeout.map(|time| time.get()));
     let deadline = limit.map(|limit| Instant::now() + limit);
-    let params = params(&config.value, &order.args);
+    let mut params = params(&config.value, &order.args);
+    if order.is_fixed {
+        params.mode = Mode::Static;
+    }
     let start = if order.args.sequential {
         None
     } else {
@@ -96,6 +100,7 @@ pub async fn run(order: RunRequest) -> Result<(RunEnd, Exit), Failed> {
         warnings: Vec::new(),
         checkpoint: order.checkpoint.clone(),
         preliminary: None,
+        json: order.args.json,
     };
     let ended = if order.args.sequential {
         solo::run(&order, &params, &mut watch).await

@@ -96,6 +96,9 @@ fn kind(note: ProgressReport) -> Option<NoteKind> {
             NoteKind::Preliminary { outcome: Box::new(outcome) }
         }
         ProgressReport::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
+        ProgressReport::Output { rank, attempt, processes, stream, bytes } => {
+            NoteKind::Output { rank, attempt, processes, stream, bytes }
+        }
         // No other node could continue from it.
         ProgressReport::Checkpoint(_)
         | ProgressReport::Synchronous

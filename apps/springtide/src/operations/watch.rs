@@ -1,5 +1,6 @@
 //! A run as it is watched: its options, and the receiver of its notes.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use springtide_cli::format::{seconds, size};
 use springtide_cli::outdir::{OutDir, write_file};
 use springtide_cli::talk::Talk;
 use springtide_runtime::event::Record;
-use springtide_runtime::work::{Outcome, Registry, STATE_ARTIFACT};
+use springtide_runtime::work::{Outcome, OutputStream, Registry, STATE_ARTIFACT};
 use tokio::time::{Instant, sleep_until};
 
 use super::signals::{Signals, word};
@@ -24,6 +25,8 @@ pub struct RunRequest {
     pub job: &'static str,
     /// The job as encoded bytes.
     pub body: Bytes,
+    /// Whether the job's number of nodes cannot change while it runs.
+    pub is_fixed: bool,
     /// The registry of this program.
     pub registry: Arc<Registry>,
     /// The version of this program.
@@ -56,6 +59,8 @@ pub struct RunWatcher<'a> {
     pub checkpoint: Option<PathBuf>,
     /// The last preliminary outcome of the job.
     pub preliminary: Option<Outcome>,
+    /// Whether standard output has the result as JSON, and nothing else.
+    pub json: bool,
 }
 
 impl RunWatcher<'_> {
@@ -146,6 +151,17 @@ impl RunWatcher<'_> {
                 Ok(_) => {}
                 Err(failed) => self.unwritten(&failed),
             },
+            NoteKind::Output { stream, bytes, .. } => {
+                let written = match stream {
+                    OutputStream::Stdout if !self.json => {
+                        std::io::stdout().write_all(&bytes).and_then(|()| std::io::stdout().flush())
+                    }
+                    _ => std::io::stderr().write_all(&bytes),
+                };
+                if let Err(error) = written {
+                    self.out.add(Failed::failure(format!("the output cannot be written: {error}")));
+                }
+            }
             NoteKind::Events { records } => self.records(&records),
             NoteKind::Outcome { .. } | NoteKind::Period { .. } => {}
         }

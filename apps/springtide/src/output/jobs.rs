@@ -12,6 +12,7 @@ use springtide_cli::exit::Failed;
 use springtide_cli::format::{SCHEMA, seconds, size};
 use springtide_runtime::id::{ClusterId, JobId};
 
+use crate::operations::desk::entry::{JobEnd, JobUsage};
 use crate::operations::desk::{ArchiveEntry, Purged};
 use crate::operations::jobs::{END_PENDING, JobInfo, state};
 
@@ -276,8 +277,86 @@ pub fn status_object(info: &JobInfo) -> String {
         "progress": record.and_then(|record| record.progress.as_ref()),
         "dir": record.map(|record| &record.dir),
         "error": record.and_then(|record| record.entry.ended.as_ref()?.error.as_ref()),
+        "exit": record.and_then(|record| Some(record.entry.ended.as_ref()?.exit().code())),
+        "usage": record.and_then(|record| {
+            Some(usage_object(&record.entry, record.entry.ended.as_ref()?))
+        }),
     });
     format!("{object}\n")
+}
+
+/// The use of an ended job as an object: absent values are unknown.
+fn usage_object(entry: &ArchiveEntry, end: &JobEnd) -> Value {
+    let JobUsage { started_unix_s, starts, processors, nodes, wall_ms, processor_ms, cpu_ms } =
+        &end.usage;
+    let seconds = |ms: &Option<u64>| ms.map(|ms| ms as f64 / 1e3);
+    json!({
+        "submitted_unix_s": entry.submitted_unix_s,
+        "started_unix_s": started_unix_s,
+        "ended_unix_s": entry.ended_unix_s,
+        "wait_s": started_unix_s.map(|at| at.saturating_sub(entry.submitted_unix_s)),
+        "wall_s": seconds(wall_ms),
+        "processor_s": seconds(processor_ms),
+        "cpu_s": seconds(cpu_ms),
+        "processors": processors,
+        "nodes": nodes,
+        "starts": starts,
+    })
+}
+
+/// The columns of the report of ended jobs that are those of [`usage_object`].
+const USAGE_COLUMNS: [&str; 10] = [
+    "submitted_unix_s",
+    "started_unix_s",
+    "ended_unix_s",
+    "wait_s",
+    "wall_s",
+    "processor_s",
+    "cpu_s",
+    "processors",
+    "nodes",
+    "starts",
+];
+
+/// The ended jobs as CSV. Unknown values are empty.
+pub fn report_csv(entries: &[ArchiveEntry]) -> String {
+    let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
+    let mut text = format!("job,user,state,exit,{},program,error\n", USAGE_COLUMNS.join(","));
+    for entry in entries {
+        let Some(end) = &entry.ended else { continue };
+        let user = entry.principal.as_ref().map(ToString::to_string).unwrap_or_default();
+        let usage = usage_object(entry, end);
+        let cell = |name: &&str| match &usage[*name] {
+            Value::Null => String::new(),
+            value => value.to_string(),
+        };
+        let cells: Vec<String> = USAGE_COLUMNS.iter().map(cell).collect();
+        let exit = end.exit().code();
+        let error = end.error.as_deref().map(quoted).unwrap_or_default();
+        let (job, user, state) = (entry.job.0, quoted(&user), end.word());
+        let (cells, line) = (cells.join(","), quoted(&entry.line));
+        // Writing to a text does not fail.
+        let _ = writeln!(text, "{job},{user},{state},{exit},{cells},{line},{error}");
+    }
+    text
+}
+
+/// The ended jobs as an object.
+pub fn report_object(entries: &[ArchiveEntry]) -> String {
+    let row = |entry: &ArchiveEntry| {
+        let end = entry.ended.as_ref()?;
+        Some(json!({
+            "job": entry.job.0,
+            "user": entry.principal.as_ref().map(ToString::to_string),
+            "state": end.word(),
+            "exit": end.exit().code(),
+            "usage": usage_object(entry, end),
+            "program": entry.line,
+            "error": end.error,
+        }))
+    };
+    let jobs: Vec<Value> = entries.iter().filter_map(row).collect();
+    format!("{}\n", json!({ "schema": SCHEMA, "jobs": jobs }))
 }
 
 /// The state of a job as lines.
@@ -374,8 +453,6 @@ mod tests {
         after_some_submitted, check_plans, last_ended, not_purged, not_resizable,
     };
 
-    use crate::operations::desk::entry::JobEnd;
-
     #[test]
     fn the_list_has_a_row_of_each_job() {
         let entry = |job: u64, ended: Option<JobEnd>| ArchiveEntry {
@@ -396,11 +473,8 @@ mod tests {
             coordinator: None,
             principal: None,
         };
-        let end = |error: Option<&str>| JobEnd {
-            error: error.map(str::to_owned),
-            cancelled: false,
-            exit: None,
-        };
+        let end =
+            |error: Option<&str>| JobEnd { error: error.map(str::to_owned), ..JobEnd::default() };
         let entries = vec![
             entry(1, Some(end(None))),
             entry(2, Some(end(Some("it broke\nbadly")))),
@@ -522,7 +596,12 @@ job-5  running           2        fib
 
     #[test]
     fn why_and_status_report_errors_and_reasons_to_wait() {
-        let end = JobEnd { error: Some("it broke".to_owned()), cancelled: false, exit: Some(3) };
+        let end = JobEnd {
+            error: Some("it broke".to_owned()),
+            cancelled: false,
+            exit: Some(3),
+            ..JobEnd::default()
+        };
         let failed = job_info(Some(end), None);
         let object: Value = serde_json::from_str(&why_object(&failed)).unwrap();
         assert_eq!((&object["state"], &object["why"]), (&json!("failed"), &json!("it broke")));
@@ -569,7 +648,12 @@ job-5  running           2        fib
 
     #[test]
     fn a_result_has_the_exit_of_its_job_or_reports_its_loss() {
-        let end = JobEnd { error: Some("nowhere".to_owned()), cancelled: false, exit: Some(3) };
+        let end = JobEnd {
+            error: Some("nowhere".to_owned()),
+            cancelled: false,
+            exit: Some(3),
+            ..JobEnd::default()
+        };
         let mut failed = job_info(Some(end.clone()), None);
         let lost = failed.into_result().unwrap_err();
         assert_eq!(lost.exit, Exit::Failure);
@@ -586,7 +670,8 @@ job-5  running           2        fib
 
     #[test]
     fn a_list_shows_the_last_ended_jobs_and_an_incomplete_purge_fails() {
-        let end = || Some(JobEnd { error: None, cancelled: false, exit: None });
+        let end =
+            || Some(JobEnd { error: None, cancelled: false, exit: None, ..JobEnd::default() });
         let entry = |job: u64, ended_unix_s: Option<u64>| ArchiveEntry {
             job: JobId(job),
             name: "fib".to_owned(),

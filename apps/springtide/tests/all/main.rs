@@ -9,6 +9,7 @@
 #[cfg(target_os = "linux")]
 mod book;
 mod cli;
+mod commands;
 mod dashboard;
 mod drains;
 mod grids;

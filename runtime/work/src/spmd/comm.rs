@@ -145,8 +145,21 @@ impl ProcessHandle<'_> {
     /// Waits for orders or a dismissal. The time counts as idle.
     pub(crate) fn wait_for_orders(&self) -> Result<(), Stop> {
         let ready = || self.with_process(|local| local.has_orders()).unwrap_or(true);
+        self.idle_until(None, &ready)
+    }
+
+    /// Waits until `ready` holds or until this time. The time counts as idle.
+    pub(crate) fn idle_until(
+        &self,
+        until: Option<Instant>,
+        ready: &dyn Fn() -> bool,
+    ) -> Result<(), Stop> {
         loop {
-            if self.cx.idle_for(Some(Instant::now() + REPORT_INTERVAL), &ready)? {
+            let report_at = Instant::now() + REPORT_INTERVAL;
+            let deadline = until.map_or(report_at, |until| until.min(report_at));
+            if self.cx.idle_for(Some(deadline), ready)?
+                || until.is_some_and(|until| Instant::now() >= until)
+            {
                 return Ok(());
             }
             // An undetected broken link may have lost messages.

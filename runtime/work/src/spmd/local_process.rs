@@ -223,6 +223,11 @@ impl LocalProcess {
         self.inbox.answers.iter().map(|(number, body)| (*number, body.clone())).collect()
     }
 
+    /// The number of answers that the root has not acknowledged.
+    pub(crate) fn unacknowledged_answers_count(&self) -> usize {
+        self.inbox.answers.len()
+    }
+
     /// Records a check while waiting. Returns the answers to repeat: all unacknowledged ones, once
     /// the oldest is overdue.
     pub(crate) fn overdue_answers(&mut self) -> Vec<(u64, Bytes)> {

@@ -103,6 +103,11 @@ impl Dispatcher {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The job of the processes.
+    pub(crate) fn job(&self) -> JobId {
+        self.job
+    }
+
     pub(crate) fn me(&self) -> &Peer {
         &self.me
     }

@@ -13,7 +13,7 @@ use super::batch::Batch;
 use super::checkpoint::{Checkpoint, RootMarks};
 use super::core::tree::TaskFrame;
 use super::core::worker::{Run, TaskThread};
-use super::pool::{ProgressReport, SavedRoot, Waker};
+use super::pool::{ArrayTask, ProgressReport, SavedRoot, Waker};
 use super::registry::Registry;
 use super::task::{Halt, Outcome, Stop, Task};
 use crate::files::check_name;
@@ -382,6 +382,26 @@ impl<'w> Context<'w> {
     /// Writes a file to the run directory. `name` is a plain file name.
     pub fn artifact(&self, name: &str, bytes: Vec<u8>) {
         self.report(ProgressReport::Artifact { name: name.to_owned(), bytes: bytes.into() });
+    }
+
+    /// Passes a piece of the output of a command's process on to the client.
+    pub(crate) fn report_output(&self, piece: ProgressReport) {
+        self.report(piece);
+    }
+
+    /// The job's place in its array, if it has one.
+    pub fn array_task(&self) -> Option<ArrayTask> {
+        self.worker().shared().array
+    }
+
+    /// The number of nodes without which a job of fixed size does not start.
+    pub(crate) fn nodes_min(&self) -> u32 {
+        self.worker().shared().nodes_min
+    }
+
+    /// The number of compute threads of this node.
+    pub(crate) fn threads(&self) -> u32 {
+        u32::try_from(self.worker().shared().threads().len()).unwrap_or(u32::MAX)
     }
 
     /// Publishes the outcome that the job would have if it ended now. The client keeps the last one

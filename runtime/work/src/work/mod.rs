@@ -77,8 +77,8 @@ pub use checkpoint::Checkpoint;
 pub use context::{Context, STATE_ARTIFACT, Spawned};
 pub use metering::MeteringSettings;
 pub use pool::{
-    CHECKPOINT_RATE, Pool, PoolConfig, PoolCounts, ProgressReport, RealSeam, SavedRoot, Seam,
-    WORK_FLOOR,
+    ArrayTask, CHECKPOINT_RATE, OutputStream, Pool, PoolConfig, PoolCounts, ProgressReport,
+    RealSeam, SavedRoot, Seam, WORK_FLOOR,
 };
 pub use registry::{JobEntry, NodeCounts, Registry, encode_job};
 pub use springtide_forkjoin::layer::thread_cpu;

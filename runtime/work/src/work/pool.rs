@@ -27,6 +27,35 @@ use crate::random::SplitMix;
 use crate::share::SharedObjects as Objects;
 use crate::spmd::post::Dispatcher;
 
+/// An output stream of a command's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OutputStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// A job's place in a job array: jobs that differ in their index alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrayTask {
+    /// Identifies the array; jobs of one array have the same number, which is random.
+    pub id: u64,
+    /// The index of this job.
+    pub index: u32,
+    /// The lowest index of the array.
+    pub first: u32,
+    /// The highest index of the array.
+    pub last: u32,
+    /// The number of jobs of the array.
+    pub count: u32,
+    /// The maximum number of the array's jobs that have processors at the same time; absent: no
+    /// limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
 /// A report of a running job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ProgressReport {
@@ -53,6 +82,19 @@ pub enum ProgressReport {
         /// The file's plain name.
         name: String,
         /// The file's contents.
+        bytes: Bytes,
+    },
+    /// A piece of the output of a command's process.
+    Output {
+        /// The rank of the process.
+        rank: u32,
+        /// The attempt of the process, from 1.
+        attempt: u32,
+        /// The number of processes of the attempt.
+        processes: u32,
+        /// The stream of the piece.
+        stream: OutputStream,
+        /// The bytes of the piece.
         bytes: Bytes,
     },
     /// The outcome that the job would have if it ended now.
@@ -210,6 +252,10 @@ pub struct PoolConfig {
     pub checkpoint_rate: u64,
     /// The directory of input files: see [`Context::input_file`](super::Context::input_file).
     pub files: Option<PathBuf>,
+    /// The job's place in its array, if it has one.
+    pub array: Option<ArrayTask>,
+    /// The number of nodes without which a job of fixed size does not start.
+    pub nodes_min: u32,
     /// The prefix of the threads' names.
     pub name: String,
 }
@@ -227,6 +273,8 @@ impl Default for PoolConfig {
             work_floor: WORK_FLOOR,
             checkpoint_rate: CHECKPOINT_RATE,
             files: None,
+            array: None,
+            nodes_min: 1,
             name: "compute".to_owned(),
         }
     }

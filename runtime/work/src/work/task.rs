@@ -229,7 +229,7 @@ pub enum Halt {
 
 /// The failure of a task, and the job's error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("task {name} at {path} {}: {message}", if *.panicked { "panicked" } else { "failed" })]
+#[error("{}", describe(.name, .path, .message, *.panicked, *.exit))]
 pub struct Failure {
     /// The failing task's name, empty if unknown.
     pub name: String,
@@ -241,6 +241,25 @@ pub struct Failure {
     pub panicked: bool,
     /// Whether `name` and `path` already identify the failing task.
     pub(crate) located: bool,
+    /// The exit code of the job's command, if a process of it caused the failure. It is the last
+    /// field, since compact frames have no names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<u8>,
+}
+
+/// Describes a failure. That of a command names its program, and no task.
+fn describe(
+    name: &str,
+    path: &TaskPath,
+    message: &str,
+    panicked: bool,
+    exit: Option<u8>,
+) -> String {
+    match exit {
+        Some(_) => message.to_owned(),
+        None if panicked => format!("task {name} at {path} panicked: {message}"),
+        None => format!("task {name} at {path} failed: {message}"),
+    }
 }
 
 impl Stop {
@@ -255,8 +274,26 @@ impl Stop {
             path: TaskPath::root(),
             message,
             panicked,
+            exit: None,
             located: false,
         })))
+    }
+
+    /// Fails the job with this message, and this exit code of its command if there is one.
+    pub(crate) fn fail_with_exit(message: String, exit: Option<u8>) -> Self {
+        let mut stop = Self::failed(message, false);
+        if let StopCause::Failed(failure) = &mut *stop.0 {
+            failure.exit = exit;
+        }
+        stop
+    }
+
+    /// The message of a failure; a halt means that the node leaves the work.
+    pub(crate) fn text(&self) -> String {
+        match &*self.0 {
+            StopCause::Halt(halt) => format!("the work is halted: {halt:?}"),
+            StopCause::Failed(failure) => failure.message.clone(),
+        }
     }
 
     pub(crate) fn failure(failure: Failure) -> Self {

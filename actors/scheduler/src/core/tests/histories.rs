@@ -241,7 +241,7 @@ impl CoreWorld {
                     .map(|(n, _)| n.clone())
                     .collect();
                 self.holds.retain(|node, _| !free.contains(node));
-                SchedulerEvent::JobOver { job, epoch, ended: None }
+                SchedulerEvent::JobOver { job, epoch, ended: None, ok: true }
             }
             HistoryStep::Cancel(n) => {
                 SchedulerEvent::Cancel { job: JobId(n as u64), reason: "test".into() }

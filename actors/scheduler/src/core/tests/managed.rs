@@ -421,7 +421,7 @@ impl ManagedWorld {
             ManagedStep::Register(n) => self.register(n),
             ManagedStep::Over(job) => {
                 let epoch = self.grid.core.jobs.get(&id(job)).map_or(Epoch(1), |job| job.epoch);
-                self.put(SchedulerEvent::JobOver { job: id(job), epoch, ended: None });
+                self.put(SchedulerEvent::JobOver { job: id(job), epoch, ended: None, ok: true });
             }
             ManagedStep::Cancel(job) => {
                 self.put(SchedulerEvent::Cancel { job: id(job), reason: "no".to_owned() })
@@ -494,7 +494,12 @@ impl ManagedWorld {
                     _ => {
                         let epoch =
                             self.grid.core.jobs.get(&job.job).map_or(Epoch(1), |job| job.epoch);
-                        self.put(SchedulerEvent::JobOver { job: job.job, epoch, ended: None });
+                        self.put(SchedulerEvent::JobOver {
+                            job: job.job,
+                            epoch,
+                            ended: None,
+                            ok: true,
+                        });
                         if let Some(true) = self
                             .grid
                             .core

@@ -3,6 +3,7 @@
 
 mod choice;
 mod crowded;
+mod dependencies;
 mod drains;
 mod files;
 mod histories;
@@ -161,7 +162,12 @@ impl CoreTestGrid {
     }
 
     fn over(&mut self, job: u64) -> Vec<String> {
-        self.put(SchedulerEvent::JobOver { job: JobId(job), epoch: Epoch(1), ended: None })
+        self.put(SchedulerEvent::JobOver {
+            job: JobId(job),
+            epoch: Epoch(1),
+            ended: None,
+            ok: true,
+        })
     }
 
     fn released(&mut self, job: u64, node: &str, ok: bool) -> Vec<String> {
@@ -374,7 +380,7 @@ fn job_survives_the_loss_of_nodes_and_of_its_root() {
     // The report of a former coordinator does not end the job.
     let over = |epoch| {
         let (job, epoch) = (JobId(1), Epoch(epoch));
-        SchedulerEvent::JobOver { job, epoch, ended: None }
+        SchedulerEvent::JobOver { job, epoch, ended: None, ok: true }
     };
     assert_eq!(grid.put(over(2)), [""; 0]);
     assert_eq!(grid.state("ams-2"), NodeState::Busy);
@@ -394,7 +400,8 @@ fn worker_that_did_not_end_in_order_is_released_first() {
     grid.submit(submit(None, OURS, None));
     grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
     let ended = BTreeSet::from(["ams-1", "ams-2", "del-2"].map(NodeId::from));
-    let over = SchedulerEvent::JobOver { job: JobId(1), epoch: Epoch(1), ended: Some(ended) };
+    let over =
+        SchedulerEvent::JobOver { job: JobId(1), epoch: Epoch(1), ended: Some(ended), ok: true };
     assert_eq!(grid.put(over), ["release job-1 del-1"]);
     let states = ["ams-1", "ams-2", "del-1", "del-2"].map(|node| grid.state(node));
     assert_eq!(states, [NodeState::Idle, NodeState::Idle, NodeState::Busy, NodeState::Idle]);

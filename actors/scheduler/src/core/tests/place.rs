@@ -70,7 +70,8 @@ fn epoch_belongs_to_the_node_of_its_issue() {
 fn unissued_epochs_are_refused() {
     for epoch in [Epoch(0), Epoch(2), Epoch(u32::MAX)] {
         let mut grid = running();
-        let output = grid.put(SchedulerEvent::JobOver { job: JobId(1), epoch, ended: None });
+        let output =
+            grid.put(SchedulerEvent::JobOver { job: JobId(1), epoch, ended: None, ok: true });
         assert_eq!(output, [""; 0]);
         let silent = MemberSilent {
             job: JobId(1),

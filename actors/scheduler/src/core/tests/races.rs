@@ -16,7 +16,7 @@ fn two() -> Submit {
 
 fn over(epoch: u32, ended: &[&str]) -> SchedulerEvent {
     let ended = Some(ended.iter().map(|&node| node.into()).collect());
-    SchedulerEvent::JobOver { job: JOB, epoch: Epoch(epoch), ended }
+    SchedulerEvent::JobOver { job: JOB, epoch: Epoch(epoch), ended, ok: true }
 }
 
 fn freed(node: &str) -> SchedulerEvent {
@@ -53,7 +53,7 @@ fn job_that_ends_during_its_assignment_is_answered() {
     grid.submit(two());
     let (job, epoch) = (JobId(2), Epoch(1));
     let ended = Some(BTreeSet::from(["ams-1".into()]));
-    let output = grid.put(SchedulerEvent::JobOver { job, epoch, ended });
+    let output = grid.put(SchedulerEvent::JobOver { job, epoch, ended, ok: true });
     assert_eq!(output, ["grant job-2 ams-1", "release job-2 ams-2"]);
     grid.released(2, "ams-2", true);
     grid.is_done();

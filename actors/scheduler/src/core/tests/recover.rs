@@ -134,7 +134,12 @@ fn job_with_live_nodes_continues() {
     assert_eq!(out, ["offer 1 to job-1: 2 of vu"]);
     let detail = restarted.grid.core.detail(JobId(1), restarted.grid.now).unwrap();
     assert!(detail.history[0].1.contains("continues on 2 of vu"), "{detail:?}");
-    restarted.grid.put(SchedulerEvent::JobOver { job: JobId(1), epoch: Epoch(1), ended: None });
+    restarted.grid.put(SchedulerEvent::JobOver {
+        job: JobId(1),
+        epoch: Epoch(1),
+        ended: None,
+        ok: true,
+    });
     assert_eq!(restarted.grid.noted, ["forget job-1"]);
     assert!(restarted.grid.core.status().jobs.is_empty());
 }
@@ -228,8 +233,12 @@ fn returning_job_can_end_or_be_cancelled() {
     restarted.recovered(2, 1, need(), begun("vu", 1));
     restarted.site(&["vu-1", "vu-2"]);
     restarted.comes("vu-1", 1, None);
-    let out =
-        restarted.grid.put(SchedulerEvent::JobOver { job: JobId(1), epoch: Epoch(1), ended: None });
+    let out = restarted.grid.put(SchedulerEvent::JobOver {
+        job: JobId(1),
+        epoch: Epoch(1),
+        ended: None,
+        ok: true,
+    });
     assert_eq!(out, ["release job-1 vu-1"]);
     let out =
         restarted.grid.put(SchedulerEvent::Cancel { job: JobId(2), reason: "enough".to_owned() });

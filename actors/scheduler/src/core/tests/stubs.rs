@@ -567,7 +567,7 @@ impl StubBatch {
             }
             StubStep::Over(job) => {
                 let epoch = self.grid.core.jobs.get(&id(job)).map_or(Epoch(1), |job| job.epoch);
-                self.put(SchedulerEvent::JobOver { job: id(job), epoch, ended: None });
+                self.put(SchedulerEvent::JobOver { job: id(job), epoch, ended: None, ok: true });
             }
             StubStep::Cancel(job) => {
                 self.put(SchedulerEvent::Cancel { job: id(job), reason: "no".to_owned() })
@@ -634,7 +634,7 @@ impl StubBatch {
                     _ => {
                         let job = job.job;
                         let epoch = self.grid.core.jobs.get(&job).map_or(Epoch(1), |job| job.epoch);
-                        self.put(SchedulerEvent::JobOver { job, epoch, ended: None });
+                        self.put(SchedulerEvent::JobOver { job, epoch, ended: None, ok: true });
                         self.put(SchedulerEvent::Cancel { job, reason: "end".to_owned() });
                     }
                 }

@@ -25,6 +25,7 @@ use springtide_metrics::{SpecId, SpeedMeasurement};
 event_kinds!(Kind of SchedulerEvent {
     Expect {..}, SiteUp(..), SitePolled(..), StubWaits(..), StubGone(..), Recovered(..),
     Reserved(..), Registered(..), LinkDown {..}, NodeLost {..}, MemberSilent(..), Submit {..},
+    SubmitAll(..),
     Assigned {..}, Released {..}, JobOver {..}, Cancel {..}, CancelOf {..}, CancelFailed {..},
     Link {..}, Request(..), Withdraw(..), GrantAcknowledged {..}, Freed(..), HandOver(..), Subscribe(..),
     SpeedsMeasured(..), Measured {..}, Drain {..}, Marked {..}, Undrain {..}, AskLeaveFailed {..},
@@ -187,7 +188,7 @@ impl CoreTestGrid {
                 grid.submit_as(JOB, two());
                 grid.accept(JOB.0, &["ams-1", "ams-2"]);
                 let (job, epoch, ended) = (JOB, Epoch(1), Some(BTreeSet::new()));
-                grid.put(SchedulerEvent::JobOver { job, epoch, ended });
+                grid.put(SchedulerEvent::JobOver { job, epoch, ended, ok: true });
             }
             JobIs::Failing => {
                 grid.submit_as(JOB, standing(2));
@@ -320,13 +321,18 @@ fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> Sched
                 reporter: voice,
             })
         }
+        Kind::SubmitAll => {
+            let submit = Box::new(submit(Some(&[("del", 1)]), OURS, None));
+            let one = NumberedSubmission { job: JobId(77), epoch: Epoch(1), submit };
+            SchedulerEvent::SubmitAll(vec![one])
+        }
         Kind::Submit => {
             let submit = Box::new(submit(Some(&[("del", 1)]), OURS, None));
             SchedulerEvent::Submit { job: JobId(77), epoch: Epoch(1), submit }
         }
         Kind::Assigned => SchedulerEvent::Assigned { job, epoch, node, answer: Ok(()) },
         Kind::Released => SchedulerEvent::Released { job, node, incarnation, ok: true },
-        Kind::JobOver => SchedulerEvent::JobOver { job, epoch, ended: None },
+        Kind::JobOver => SchedulerEvent::JobOver { job, epoch, ended: None, ok: true },
         Kind::Cancel => SchedulerEvent::Cancel { job, reason },
         Kind::CancelOf => SchedulerEvent::CancelOf { client, reason },
         Kind::CancelFailed => SchedulerEvent::CancelFailed { job, reason },
@@ -537,6 +543,7 @@ fn about(kind: Kind) -> TestSubject {
         | Kind::Recovered
         | Kind::Reserved
         | Kind::Submit
+        | Kind::SubmitAll
         | Kind::Marked
         | Kind::FilesReported
         | Kind::Poll
@@ -648,6 +655,7 @@ fn job_row(kind: Kind) -> [EventEffect; JobIs::ALL.len()] {
         | Kind::Recovered
         | Kind::Reserved
         | Kind::Submit
+        | Kind::SubmitAll
         | Kind::Marked
         | Kind::FilesReported
         | Kind::Poll
@@ -702,6 +710,7 @@ fn node_row(kind: Kind) -> [EventEffect; NodeIs::ALL.len()] {
         | Kind::Recovered
         | Kind::Reserved
         | Kind::Submit
+        | Kind::SubmitAll
         | Kind::Marked
         | Kind::FilesReported
         | Kind::Poll

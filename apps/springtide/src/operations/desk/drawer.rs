@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use springtide_actors::scheduler::JobDependency;
 use springtide_cli::exit::{Failed, cannot};
 use springtide_cli::outdir::make_dir;
 use springtide_runtime::id::JobId;
@@ -56,6 +57,12 @@ impl ArchiveReader {
     /// The highest job number of any record or directory: a new job needs a higher one.
     pub fn last(&self) -> JobId {
         self.last
+    }
+
+    /// Whether a job that another one waits for has ended as required.
+    pub fn is_met(&self, dependency: &JobDependency) -> bool {
+        let end = self.jobs.get(&dependency.job).and_then(|job| job.entry.ended.as_ref());
+        end.is_some_and(|end| dependency.any || end.error.is_none())
     }
 
     /// Whether a job was submitted and has no end. The client of an unknown job got no answer.

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use springtide_actors::admit::Principal;
+use springtide_actors::job::JobReport;
 use springtide_cli::exit::Exit;
 use springtide_cli::run_end::RunEnd;
 use springtide_runtime::id::JobId;
@@ -45,7 +46,7 @@ impl ArchiveEntry {
 }
 
 /// The end of a job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEnd {
     /// The reason why it has no outcome, if it has none.
     pub error: Option<String>,
@@ -55,13 +56,69 @@ pub struct JobEnd {
     /// The exit code that `run` would end with, where it is not 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<u8>,
+    /// Whether this is the exit code of the program that a command ran.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_program: bool,
+    /// What the job has used.
+    #[serde(default)]
+    pub usage: JobUsage,
+}
+
+/// What a job has used. Absent values are unknown: the job never started, its coordinator was lost,
+/// or the head was.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobUsage {
+    /// Time of the first start in seconds since the Unix epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_unix_s: Option<u64>,
+    /// Number of starts of the job's root: more than one after losses and moves.
+    pub starts: u32,
+    /// Processors at the first start: nodes, the scheduler's unit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processors: Option<u32>,
+    /// The number of nodes that took part, from the start to the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
+    /// Time from the last start of the root to its end, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wall_ms: Option<u64>,
+    /// Time of all compute threads that the job had, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processor_ms: Option<u64>,
+    /// Processor time that its nodes used for it, in milliseconds. Processes of commands are not
+    /// included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_ms: Option<u64>,
+}
+
+impl JobUsage {
+    /// Records a start of the job's root.
+    pub(super) fn begin(&mut self, processors: u32, now_unix_s: u64) {
+        self.starts += 1;
+        self.started_unix_s.get_or_insert(now_unix_s);
+        self.processors.get_or_insert(processors);
+    }
+
+    /// Records the report of the job's end. The report of a job without a coordinator is empty.
+    pub(super) fn end(&mut self, report: &JobReport) {
+        if report.clusters.is_empty() {
+            return;
+        }
+        self.nodes = Some(report.clusters.values().map(|cluster| cluster.workers).sum());
+        self.wall_ms = Some((report.wall_s * 1e3) as u64);
+        self.processor_ms = Some(report.total.times.total_ns() / 1_000_000);
+        self.cpu_ms = Some(report.total.counters.cpu_us / 1000);
+    }
 }
 
 impl JobEnd {
     pub(super) fn of(ended: &RunEnd, cancelled: bool, exit: Exit) -> Self {
         let error = ended.error().map(str::to_owned);
         let own = !matches!(exit, Exit::Ok | Exit::Failure);
-        Self { error, cancelled, exit: own.then_some(exit as u8) }
+        let by_program = matches!(exit, Exit::Program(_));
+        let usage = JobUsage::default();
+        Self { error, cancelled, exit: own.then_some(exit.code()), by_program, usage }
     }
 
     /// The exit code of a command that reports this end.
@@ -69,6 +126,7 @@ impl JobEnd {
         match (&self.error, self.exit) {
             (None, _) => Exit::Ok,
             (Some(_), None) => Exit::Failure,
+            (Some(_), Some(code)) if self.by_program => Exit::Program(code),
             (Some(_), Some(code)) => Exit::of(code),
         }
     }

@@ -6,18 +6,21 @@ use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use bytes::Bytes;
 use serde_json::Value;
 use springtide_actors::client::JobUpdate;
 use springtide_actors::job::{JobError, NoteKind};
 use springtide_cli::exit::{Exit, Failed};
-use springtide_cli::outdir::{OutDir, append, make_dir, write_file};
+use springtide_cli::outdir::{OutDir, append, make_dir, manifest, write_file};
 use springtide_cli::run_end::RunEnd;
 use springtide_runtime::event::Manifest;
 use springtide_runtime::records::RecordError;
 use springtide_runtime::work::Outcome;
 
-use super::entry::{ArchiveEntry, JobEnd, JobRecord, since_epoch};
+use super::entry::{ArchiveEntry, JobEnd, JobRecord, JobUsage, since_epoch};
+use super::output::{LineSplitter, OutputChunk, OutputFile, file_name, last_attempt, read_chunk};
 use super::records::{JobRecords, JobResult};
 use springtide_cli::run_end::conclude;
 
@@ -37,12 +40,35 @@ pub(super) struct ArchivedJob {
     pub(super) unlogged: bool,
     pub(super) dir: PathBuf,
     /// The job's run directory, until the job ends.
-    pub(super) open: Option<OutDir>,
+    pub(super) open: JobFiles,
     /// The result that could not be stored, with the reason.
     pub(super) unwritten: Option<(JobResult, String)>,
     /// The last preliminary outcome of the job. A later head receives only later ones.
     preliminary: Option<Outcome>,
     records: JobRecords,
+    /// Lines of processes that have no end yet.
+    splitter: LineSplitter,
+    /// What the job has used so far.
+    usage: JobUsage,
+}
+
+/// The run directory of a job.
+pub(super) enum JobFiles {
+    /// It is made with the first of its files, for many jobs may wait.
+    Planned(Box<PlannedFiles>),
+    /// It exists.
+    Open(OutDir),
+    /// The job has ended.
+    Closed,
+}
+
+/// A run directory that does not exist yet.
+pub(super) struct PlannedFiles {
+    pub(super) about: Manifest,
+    /// The grid's config in its printed form.
+    pub(super) config: Arc<str>,
+    /// The maximum size of the event log in bytes.
+    pub(super) log_max: u64,
 }
 
 /// Reads the last lines of a job's log, and counts all its lines.
@@ -79,30 +105,43 @@ impl ArchivedJob {
             line_count: 0,
             unlogged: false,
             dir,
-            open: None,
+            open: JobFiles::Closed,
             unwritten: None,
             preliminary: None,
             records,
+            splitter: LineSplitter::default(),
+            usage: JobUsage::default(),
         }
     }
 
-    /// Creates the files and the record of a submitted job.
-    ///
-    /// # Errors
-    /// The job cannot be recorded, so that the next head would not know it.
-    pub(super) fn create(
+    /// A submitted job, whose record exists. Its files are made when they have contents.
+    pub(super) fn submitted(
         dir: PathBuf,
         entry: ArchiveEntry,
         records: JobRecords,
-        about: &Manifest,
-        (config, log_max): (&str, u64),
-    ) -> Result<Self, Failed> {
-        make_dir(&dir)?;
-        records.submitted(&entry)?;
-        let out = OutDir::create_closed(&dir, about, config, log_max);
+        planned: PlannedFiles,
+    ) -> Self {
         let mut job = Self::new(dir, entry, records);
-        job.open = Some(job.open_or_files_only(out));
-        Ok(job)
+        job.open = JobFiles::Planned(Box::new(planned));
+        job
+    }
+
+    /// Makes the job's directory, unless it exists.
+    pub(super) fn make_files(&mut self) {
+        let JobFiles::Planned(planned) = &self.open else { return };
+        let PlannedFiles { about, config, log_max } = &**planned;
+        let out = make_dir(&self.dir)
+            .and_then(|()| OutDir::create_closed(&self.dir, about, config, *log_max));
+        self.open = JobFiles::Open(self.open_or_files_only(out));
+    }
+
+    /// The job's directory, until the job ends.
+    fn files(&mut self) -> Option<&mut OutDir> {
+        self.make_files();
+        match &mut self.open {
+            JobFiles::Open(out) => Some(out),
+            JobFiles::Planned(_) | JobFiles::Closed => None,
+        }
     }
 
     /// Opens a directory for files alone where events cannot be written: the job runs all the same.
@@ -140,7 +179,10 @@ impl ArchivedJob {
     /// job.
     fn close(&mut self) -> Option<String> {
         self.progress = None;
-        let mut open = self.open.take()?;
+        self.make_files();
+        let JobFiles::Open(mut open) = std::mem::replace(&mut self.open, JobFiles::Closed) else {
+            return None;
+        };
         if let Err(failed) = open.end_log() {
             tracing::warn!("{}: {failed}", self.entry.job);
         }
@@ -150,11 +192,11 @@ impl ArchivedJob {
     /// Stores the result and the end of the job. What cannot be stored stays in memory until the
     /// head ends.
     fn conclude(&mut self, ended: &RunEnd, cancelled: bool, exit: Exit) {
-        let end = JobEnd::of(ended, cancelled, exit);
+        let end = JobEnd { usage: self.usage.clone(), ..JobEnd::of(ended, cancelled, exit) };
         let (mut object, summary) = (ended.json(), ended.summary());
         if let (Some(_), Some(object)) = (&end.error, object.as_object_mut()) {
             object.insert("cancelled".to_owned(), end.cancelled.into());
-            object.insert("exit".to_owned(), (end.exit() as u8).into());
+            object.insert("exit".to_owned(), end.exit().code().into());
         }
         // Copies for people and their programs.
         let write = |name: &str, text: &str| write_file(&self.dir.join(name), text.as_bytes());
@@ -192,13 +234,24 @@ impl ArchivedJob {
     }
 
     /// Opens the files of a job that continues or restarts under a new head.
-    pub(super) fn resume(&mut self, log_max: u64) {
-        let out = OutDir::resume(&self.dir, log_max);
-        self.open = Some(self.open_or_files_only(out));
+    pub(super) fn resume(&mut self, version: &str, config: &str, log_max: u64) {
+        // A waiting job may have no files yet.
+        let out = if self.dir.join("manifest.json").exists() {
+            OutDir::resume(&self.dir, log_max)
+        } else {
+            let about = manifest(&self.entry.name, version, None);
+            make_dir(&self.dir)
+                .and_then(|()| OutDir::create_closed(&self.dir, &about, config, log_max))
+        };
+        self.open = JobFiles::Open(self.open_or_files_only(out));
         self.say("a new head continues the grid");
     }
 
     fn say(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        self.make_files();
         for line in text.lines() {
             if self.lines.len() == LINES_MAX {
                 self.lines.pop_front();
@@ -230,7 +283,10 @@ impl ArchivedJob {
                 }
             }
             JobUpdate::Ended(ended) => {
+                let rest = self.splitter.rest();
+                self.say(&rest);
                 let cancelled = matches!(ended.outcome, Err(JobError::Cancelled { .. }));
+                self.usage.end(&ended.report);
                 let (ended, exit) = conclude(&self.entry.name, *ended);
                 let mut ended = ended.or_preliminary(self.preliminary.take());
                 ended.unwritten = self.close();
@@ -243,6 +299,7 @@ impl ArchivedJob {
         match note {
             NoteKind::Started { root, workers } => {
                 let count: u32 = workers.values().sum();
+                self.usage.begin(count, since_epoch());
                 self.say(&format!("{count} workers joined; the root runs on {root}"));
             }
             NoteKind::Progress { done, total, what } => {
@@ -250,13 +307,21 @@ impl ArchivedJob {
             }
             NoteKind::Text { text } => self.say(&text),
             NoteKind::Artifact { name, bytes } => {
-                if let Some(open) = &mut self.open {
+                if let Some(open) = self.files() {
                     open.file(&name, &bytes)?;
                 }
                 self.say(&format!("wrote {name}"));
             }
+            NoteKind::Output { rank, attempt, processes, stream, bytes } => {
+                self.make_files();
+                let lines = self.splitter.add(rank, attempt, stream, processes, &bytes);
+                let path = self.dir.join(file_name(rank, attempt, stream));
+                let written = append(&path, &bytes);
+                self.say(&lines);
+                written?;
+            }
             NoteKind::Events { records } => {
-                if let Some(open) = &mut self.open {
+                if let Some(open) = self.files() {
                     open.records(&records)?;
                 }
             }
@@ -279,6 +344,25 @@ impl ArchivedJob {
             None => self.records.result(self.entry.job)?,
         };
         Ok(result.map(|JobResult { object, summary }| (object, summary)))
+    }
+
+    /// A part of a file of the job's output.
+    pub(super) fn read_output(&self, file: OutputFile, offset: u64) -> OutputChunk {
+        let (name, attempt) = match file {
+            OutputFile::Log => ("log.txt".to_owned(), 0),
+            OutputFile::Stream { rank, attempt, stream } => {
+                let last = || last_attempt(&self.dir, rank, stream);
+                let attempt = attempt.unwrap_or_else(last);
+                (file_name(rank, attempt, stream), attempt)
+            }
+        };
+        let (read, unreadable) = match read_chunk(&self.dir.join(name), offset) {
+            Ok(read) => (read, None),
+            Err(error) => ((Bytes::new(), 0), Some(error.to_string())),
+        };
+        let (bytes, length) = read;
+        let has_ended = self.entry.ended.is_some();
+        OutputChunk { bytes, length, attempt, has_ended, unreadable }
     }
 
     /// The last lines, at most `max`, and the number of all lines.

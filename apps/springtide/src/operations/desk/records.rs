@@ -187,9 +187,10 @@ impl JobRecords {
         self.inner().state.last
     }
 
-    /// Records the submission of a job.
-    pub(super) fn submitted(&self, entry: &ArchiveEntry) -> Result<(), RecordError> {
-        self.inner().append(ArchiveRecord::Submitted { entry: entry.clone() })
+    /// Records the submissions of jobs, with one wait for the disk.
+    pub(super) fn submitted(&self, entries: &[ArchiveEntry]) -> Result<(), RecordError> {
+        let records = entries.iter().map(|entry| ArchiveRecord::Submitted { entry: entry.clone() });
+        self.inner().append_all(records.collect())
     }
 
     /// Records the outcome of a job.
@@ -251,8 +252,14 @@ impl OpenArchive {
     }
 
     fn append(&mut self, entry: ArchiveRecord) -> Result<(), RecordError> {
-        self.log.append(SCHEMA, &entry)?;
-        for blob in self.state.apply(entry) {
+        self.append_all(vec![entry])
+    }
+
+    fn append_all(&mut self, entries: Vec<ArchiveRecord>) -> Result<(), RecordError> {
+        let values: Result<Vec<Written>, RecordError> =
+            entries.iter().map(|entry| Written::new(SCHEMA, entry)).collect();
+        self.log.append_all(&values?)?;
+        for blob in entries.into_iter().flat_map(|entry| self.state.apply(entry)) {
             // A blob that stays is removed when the records are next opened.
             let _ = self.log.remove_blob(&blob);
         }
@@ -300,19 +307,21 @@ mod tests {
         JobResult { object: json!({ "solutions": 724 }), summary: "724".to_owned() }
     }
 
-    const DONE: JobEnd = JobEnd { error: None, cancelled: false, exit: None };
+    fn done() -> JobEnd {
+        JobEnd::default()
+    }
 
     /// A job that ends, one that has an outcome, one that runs and one that is purged.
     fn fill(files: &MemoryFiles) -> Result<(), RecordError> {
         let records = open(files)?;
         for job in 1..=4 {
-            records.submitted(&entry(job))?;
+            records.submitted(&[entry(job)])?;
         }
         for job in [1, 2, 4] {
             records.has_outcome(JobId(job), &outcome())?;
         }
-        records.ended(JobId(1), &DONE, 9, &result())?;
-        records.ended(JobId(4), &DONE, 9, &result())?;
+        records.ended(JobId(1), &done(), 9, &result())?;
+        records.ended(JobId(4), &done(), 9, &result())?;
         records.purged(&[JobId(4)])
     }
 
@@ -321,7 +330,7 @@ mod tests {
         let files = MemoryFiles::new(0);
         fill(&files).unwrap();
         let records = open(&files).unwrap();
-        let ended = ArchiveEntry { ended: Some(DONE), ended_unix_s: Some(9), ..entry(1) };
+        let ended = ArchiveEntry { ended: Some(done()), ended_unix_s: Some(9), ..entry(1) };
         assert_eq!(records.entries(), [ended, entry(2), entry(3)]);
         assert_eq!(records.last(), JobId(4));
         assert_eq!(records.outcome(JobId(2)).unwrap(), Some(outcome()));

@@ -32,7 +32,7 @@ fn entry(job: u64) -> ArchiveEntry {
 }
 
 fn done() -> JobEnd {
-    JobEnd { error: None, cancelled: false, exit: None }
+    JobEnd { error: None, cancelled: false, exit: None, ..JobEnd::default() }
 }
 
 /// A grid's directory with the records of its jobs.
@@ -71,9 +71,21 @@ impl ArchiveGrid {
 }
 
 fn create(jobs: &Path, job: u64, records: &JobRecords) -> Result<ArchivedJob, Failed> {
+    create_entry(jobs, entry(job), records)
+}
+
+fn create_entry(
+    jobs: &Path,
+    entry: ArchiveEntry,
+    records: &JobRecords,
+) -> Result<ArchivedJob, Failed> {
     let about = manifest("queens", "1", None);
-    let dir = jobs.join(JobId(job).to_string());
-    ArchivedJob::create(dir, entry(job), records.clone(), &about, ("", u64::MAX))
+    let dir = jobs.join(entry.job.to_string());
+    records.submitted(std::slice::from_ref(&entry))?;
+    let planned = PlannedFiles { about, config: "".into(), log_max: u64::MAX };
+    let mut archived = ArchivedJob::submitted(dir, entry, records.clone(), planned);
+    archived.make_files();
+    Ok(archived)
 }
 
 fn ended(job: u64, outcome: Result<Outcome, JobError>) -> JobUpdate {
@@ -149,7 +161,7 @@ fn no_file_of_a_waiting_job_is_open() {
     let temp = grid.jobs();
     let mut all: Vec<ArchivedJob> = (1..=50).map(|job| grid.create(job).unwrap()).collect();
     all.push(ArchivedJob::new(temp.join("job-1"), entry(1), grid.records.clone()));
-    all.last_mut().unwrap().resume(u64::MAX);
+    all.last_mut().unwrap().resume("1", "", u64::MAX);
     assert_eq!(open_below(&temp), 0);
     let (archived, rest) = all.split_first_mut().unwrap();
     archived.take(JobUpdate::Note(Box::new(NoteKind::Text { text: "one\ntwo".to_owned() })));
@@ -364,11 +376,7 @@ async fn a_client_lists_and_purges_its_own_jobs_and_the_operator_all() {
     // Jobs 4 and 5 have not ended.
     for (job, name) in [(1, "ada"), (2, "ada"), (3, "bob"), (4, "bob"), (5, "ada")] {
         let entry = ArchiveEntry { principal: Some(of(name)), ..entry(job) };
-        let about = manifest("queens", "1", None);
-        let dir = grid.jobs().join(JobId(job).to_string());
-        let with = ("", u64::MAX);
-        let mut archived =
-            ArchivedJob::create(dir, entry, grid.records.clone(), &about, with).unwrap();
+        let mut archived = create_entry(&grid.jobs(), entry, &grid.records).unwrap();
         if job < 4 {
             archived.take(ended(job, Ok(outcome())));
         }

@@ -1,6 +1,7 @@
 //! Command lines as people write them, and whether the program accepts them. Nothing is run.
 
 use clap::Command;
+use springtide::App;
 
 /// The program's commands in a shell line, as words: after `springtide`, or after `cargo run ...
 /// --`.
@@ -77,7 +78,8 @@ fn simple_commands(line: &str) -> Vec<Vec<String>> {
 
 /// Checks that the program accepts this line.
 pub fn parse(command: &Command, line: &[String]) -> Result<(), String> {
-    let words = ["springtide".to_owned()].into_iter().chain(line.iter().cloned());
+    let words = std::iter::once("springtide").chain(line.iter().map(String::as_str));
+    let words = App::complete_line(words.map(Into::into).collect());
     match command.clone().try_get_matches_from(words) {
         Ok(_) => Ok(()),
         // Help and version are valid, too.

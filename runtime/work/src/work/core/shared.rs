@@ -18,7 +18,7 @@ use super::watch::ThreadWatch;
 use super::worker::{Delivery, TaskThread};
 use crate::id::{Peer, TaskPath};
 use crate::meter::{SharedAccount, UnitCounter};
-use crate::work::pool::{CachedResult, PoolConfig, PoolObserver, Seam};
+use crate::work::pool::{ArrayTask, CachedResult, PoolConfig, PoolObserver, Seam};
 use crate::work::registry::{Registry, wire_name};
 use crate::work::task::Halt;
 
@@ -96,6 +96,10 @@ pub(crate) struct PoolState {
     pub(crate) checkpoint_rate: u64,
     /// See [`PoolConfig::files`].
     pub(crate) files: Option<PathBuf>,
+    /// The job's place in its array.
+    pub(crate) array: Option<ArrayTask>,
+    /// The number of nodes without which a job of fixed size does not start.
+    pub(crate) nodes_min: u32,
     /// Tasks that ran at least this long, in microseconds, are kept: see `watch`. `None` if none is
     /// kept.
     pub(crate) keep_least_us: Option<u64>,
@@ -153,6 +157,8 @@ impl PoolState {
             registry,
             checkpoint_rate,
             files: config.files.clone(),
+            array: config.array,
+            nodes_min: config.nodes_min,
             keep_least_us: (!work_floor.is_zero()).then(|| (work_floor / 4).as_micros() as u64),
             ticks_rest: AtomicBool::new(false),
             is_metered: config.metered,

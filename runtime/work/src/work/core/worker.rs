@@ -275,6 +275,7 @@ impl<T: Task> Fork<TaskThread> for Run<T> {
             message,
             panicked,
             located: true,
+            exit: None,
         };
         let start = place.tree().start;
         match catch_unwind(AssertUnwindSafe(|| (wire::encode_payload(&self.0), self.0.needs()))) {
@@ -508,7 +509,14 @@ fn failing_task_of_panic(panicked: bool) -> Option<(TaskPath, &'static str)> {
 
 /// A failure of the whole job, without a failing task.
 pub(crate) fn job_failure(message: String) -> Failure {
-    Failure { name: String::new(), path: TaskPath::root(), message, panicked: false, located: true }
+    Failure {
+        name: String::new(),
+        path: TaskPath::root(),
+        message,
+        panicked: false,
+        located: true,
+        exit: None,
+    }
 }
 
 /// The body of compute thread `index`: executes work until the pool closes.

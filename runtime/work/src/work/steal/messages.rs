@@ -151,6 +151,7 @@ mod tests {
             message: "no".to_owned(),
             panicked: true,
             located: true,
+            exit: None,
         };
         golden::check(
             env!("CARGO_MANIFEST_DIR"),
