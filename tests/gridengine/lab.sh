@@ -131,10 +131,10 @@ watch() { # pid when-it-began
 stop() {
     local outer when
     read -r outer when 2>/dev/null <"$dir/pid" || return 0
-    # `unshare` kills process 1 of the namespaces with itself, and the kernel all others.
-    alive "$outer" "$when" && kill -TERM "$outer" 2>/dev/null
+    # Process 1 of the namespaces ends with `unshare`, which ignores other signals, and the kernel
+    # ends all others.
+    alive "$outer" "$when" && kill -KILL "$outer" 2>/dev/null
     over() { ! alive "$outer" "$when"; }
-    until_ok 50 over || kill -KILL "$outer" 2>/dev/null
     until_ok 50 over
     rm -f "$dir/pid"
 }
