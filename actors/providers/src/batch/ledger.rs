@@ -224,6 +224,11 @@ impl StubLedger {
         self.expect_change();
     }
 
+    /// Whether this stub has no holder and may still exist.
+    pub fn is_abandoned(&self, id: &BatchJobId) -> bool {
+        self.abandoned.contains_key(id)
+    }
+
     /// Whether this stub has a holder.
     pub fn tracks(&self, id: &BatchJobId) -> bool {
         self.stubs.contains_key(id)

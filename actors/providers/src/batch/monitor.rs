@@ -60,6 +60,13 @@ struct MonitoredStub {
     files: StubFiles,
 }
 
+/// The files of a stub without a holder.
+struct DiscardedFiles {
+    files: StubFiles,
+    /// The number of further programs.
+    programs: u32,
+}
+
 /// The shared part of a provider and its stubs.
 pub(super) struct JobMonitor {
     pub owner: StubOwner,
@@ -69,6 +76,8 @@ pub(super) struct JobMonitor {
     /// The stubs in the last list.
     pub last: RefCell<Vec<QueuedStub>>,
     stubs: RefCell<BTreeMap<BatchJobId, MonitoredStub>>,
+    /// Files of abandoned stubs, until their jobs are gone.
+    discarded: RefCell<BTreeMap<BatchJobId, DiscardedFiles>>,
     orders: RefCell<BTreeMap<BatchJobId, StubOrder>>,
     query_soon: Notify,
     ordered: Notify,
@@ -90,6 +99,7 @@ impl JobMonitor {
             ledger: RefCell::new(ledger),
             last: RefCell::default(),
             stubs: RefCell::default(),
+            discarded: RefCell::default(),
             orders: RefCell::default(),
             query_soon: Notify::new(),
             ordered: Notify::new(),
@@ -125,9 +135,12 @@ impl JobMonitor {
     }
 
     /// Cancels a stub that may still exist and has no holder. Does not wait, and works without an
-    /// executor.
-    pub fn discard(&self, id: &BatchJobId) {
-        self.stubs.borrow_mut().remove(id);
+    /// executor. `programs` is the number of its further programs.
+    pub fn discard(&self, id: &BatchJobId, programs: u32) {
+        if let Some(MonitoredStub { files, .. }) = self.stubs.borrow_mut().remove(id) {
+            let files = DiscardedFiles { files, programs };
+            self.discarded.borrow_mut().insert(id.clone(), files);
+        }
         self.ledger.borrow_mut().abandon(id, Instant::now());
         self.order(id, StubOrder::Cancel);
     }
@@ -215,6 +228,13 @@ impl JobMonitor {
         let exits = self.exits(&jobs);
         let changes = self.ledger.borrow_mut().record(query, &jobs, &exits, Instant::now());
         self.last.borrow_mut().clone_from(&jobs);
+        self.discarded.borrow_mut().retain(|id, DiscardedFiles { files, programs }| {
+            let exists = self.ledger.borrow().is_abandoned(id);
+            if !exists {
+                files.remove(*programs);
+            }
+            exists
+        });
         for change in changes {
             match change {
                 LedgerChange::Changed(id, record) => {

@@ -286,7 +286,7 @@ impl Drop for BatchStub {
         }
         if self.id().is_some() {
             self.withdraw();
-            self.monitor.discard(&self.id);
+            self.monitor.discard(&self.id, self.next);
         } else {
             self.monitor.leave(&self.id);
             self.files.remove(self.next);

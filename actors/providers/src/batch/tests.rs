@@ -373,11 +373,13 @@ async fn a_dropped_stub_is_cancelled_and_a_left_one_continues() {
     left.leave();
     // The first order is lost.
     system.mode("scancel", "fail");
+    let up = system.files("vu-1").up();
+    fs::write(&up, "").unwrap();
     drop(dropped);
     system.until("it was tried", |system| !system.calls("scancel").is_empty()).await;
     system.mode("scancel", "");
     system.until("it is cancelled", |system| system.read("queue").contains("|101|CA|")).await;
-    system.queries(1).await;
+    system.until("its files are removed", |_| !up.exists()).await;
     assert!(system.read("queue").contains("|102|PD|"));
     assert!(system.calls("scancel").iter().all(|call| call == "101"));
 
