@@ -1,7 +1,9 @@
 //! Helpers of the tests across crates. The tests are in `tests/tests/all.rs`.
 
 pub mod federation;
+pub mod gridengine;
 pub mod judged;
+mod lab;
 pub mod modelled;
 pub mod slurm;
 pub mod virtual_grid;

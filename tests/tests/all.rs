@@ -1,12 +1,14 @@
 //! Tests across crates, in one binary.
 
 mod bars;
+mod batch;
 mod collective;
 mod dependencies;
 mod domains;
 mod faults;
 mod federated;
 mod fuzz;
+mod gridengine;
 mod histories;
 mod join;
 mod language;

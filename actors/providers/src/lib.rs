@@ -7,13 +7,13 @@
 //! program starts in it as soon as it is available. A registered node without a job is a held stub.
 //! A job recruits it by a message, which is fast.
 //!
-//! `local` starts processes on this machine, `ssh` on others, and `join` none. `slurm` submits each
-//! stub as a batch job of size 1: batch systems do not resize jobs in a stable way, while small
+//! `local` starts processes on this machine, `ssh` on others, and `join` none. `batch` submits each
+//! stub as a batch job of one node: batch systems do not resize jobs in a stable way, while small
 //! jobs need no special features (Buisson et al., CLUSTER 2007, section 5.2).
 
+mod batch;
 mod join;
 mod local;
-mod slurm;
 mod ssh;
 mod words;
 
@@ -25,9 +25,9 @@ use std::time::Duration;
 
 use springtide_base::id::NodeId;
 
+pub use self::batch::{BatchCluster, BatchProvider};
 pub use self::join::JoinProvider;
 pub use self::local::LocalProvider;
-pub use self::slurm::SlurmProvider;
 pub use self::ssh::{SshError, SshProvider};
 
 /// A boxed future that stays on its thread.

@@ -7,6 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::batch::{BatchSection, check_batch};
+use super::jobs::ArgumentList;
 use super::problem::nearest;
 use super::schema::{
     Fallback::{Absent, Elements, Is, Optional, Required, Section},
@@ -84,7 +86,7 @@ section! {
     ClusterSection {
         /// Name of the cluster; its nodes are called NAME-1, NAME-2 and so on.
         name: Name = Required("\"ams\"");
-        /// Number of nodes; with provider "slurm" or "join", the maximum at a time.
+        /// Number of nodes; with provider "slurm", "batch" or "join", the maximum at a time.
         nodes: BoundedInt<1, 100_000> = Is("1");
         /// Compute threads of each node; default: those of [work].
         threads: Option<BoundedInt<1, 4096>> = Absent("1");
@@ -93,9 +95,9 @@ section! {
         /// Processors in use above which no job grows there; default: only the limit of
         /// [scheduling].
         cap: Option<BoundedInt<1, 100_000>> = Absent("2");
-        /// How nodes are started: "local": as processes on the head's host; "slurm": by a batch
-        /// system, while jobs need them; "ssh": on other hosts; "join": they join by themselves,
-        /// with a token (see [join]).
+        /// How nodes are started: "local": as processes on the head's host; "slurm": by Slurm,
+        /// while jobs need them; "batch": by another batch system, likewise; "ssh": on other hosts;
+        /// "join": they join by themselves, with a token (see [join]).
         provider: Provider = Is("\"local\"");
         /// Process of the cluster's site: "head" (the head's) or "own": a process on a host of the
         /// cluster, started there with `springtide site run`. `up` writes its files.
@@ -106,6 +108,8 @@ section! {
         site_advertise: Option<SocketAddr> = Absent("\"192.0.2.20:47000\"");
         /// Use of a Slurm cluster.
         slurm: Option<SlurmSection> = Optional;
+        /// Use of another batch system.
+        batch: Option<BatchSection> = Optional;
         /// Use of hosts by ssh.
         ssh: Option<SshSection> = Optional;
         /// Program of the nodes; default: the running one.
@@ -188,22 +192,39 @@ section! {
         conf: Option<PathBuf> = Absent("\"/etc/slurm/slurm.conf\"");
         /// Directory of sbatch, squeue, sinfo and scancel; default: the search path.
         commands: Option<PathBuf> = Absent("\"/opt/slurm/bin\"");
+        /// Name of the cluster in Slurm, if it is not that of the commands.
+        clusters: Option<String> = Absent("\"das5\"");
         /// Partition; default: that of the cluster.
         partition: Option<String> = Absent("\"batch\"");
         /// Account to charge.
         account: Option<String> = Absent("\"physics\"");
         /// Quality of service.
         qos: Option<String> = Absent("\"normal\"");
+        /// Generic resources of a node.
+        gres: Option<String> = Absent("\"gpu:1\"");
+        /// Features that a node's machine must have.
+        constraint: Option<String> = Absent("\"haswell\"");
+        /// Reservation in which nodes run.
+        reservation: Option<String> = Absent("\"course\"");
         /// Maximum time of a node; default: that of the partition.
         time: Option<Time> = Absent("\"8h\"");
         /// Memory of a node; default: that of the cluster.
         memory: Option<Size> = Absent("\"2GiB\"");
+        /// Memory of each processor of a node, instead of `memory`.
+        mem_per_cpu: Option<Size> = Absent("\"512MiB\"");
+        /// Further arguments of sbatch.
+        extra: Option<ArgumentList> = Absent("[\"--exclusive\"]");
+        /// Shell commands before the node's program. If one fails, the batch job ends.
+        prologue: Option<ArgumentList> = Absent("[\". /etc/profile.d/modules.sh\", \
+            \"module load cuda\"]");
         /// Time before its end at which a node leaves its job.
         leave_ahead: Time = Is("\"60s\"");
         /// Interval at which the cluster is asked for free processors and the states of nodes.
         poll: Time = Is("\"2s\"");
         /// Time limit of a command.
         answer_timeout: Time = Is("\"10s\""), alias "answer_within";
+        /// Time after which a running batch job that all answers lack counts as ended.
+        missing_timeout: Time = Is("\"60s\"");
         /// Time for which an idle node is kept.
         keep: Time = Is("\"2s\"");
     }
@@ -542,7 +563,7 @@ impl GridConfig {
     fn check_families(&self, checker: &mut Checker<'_>) {
         let bind = self.net.bind;
         let is_bound_there = |cluster: &ClusterSection| {
-            matches!(cluster.provider, Provider::Local | Provider::Slurm)
+            matches!(cluster.provider, Provider::Local | Provider::Slurm | Provider::Batch)
         };
         // A wildcard IPv6 socket reaches both; nodes of an emulated network bind to its addresses.
         let reaches_both = bind.is_ipv6() && bind.ip().is_unspecified();
@@ -624,7 +645,7 @@ impl Config for GridConfig {
             let path = format!("cluster[{i}]");
             match cluster.provider {
                 Provider::Ssh => check_ssh(cluster, &path, checker),
-                Provider::Slurm => check_slurm(cluster, &path, checker),
+                Provider::Slurm | Provider::Batch => check_batch(cluster, &path, checker),
                 Provider::Join => self.check_joined(cluster, &path, checker),
                 Provider::Local => {}
             }
@@ -787,51 +808,6 @@ fn check_ssh(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
                 "no shell can set a variable named {name:?}: use letters, digits and underscores"
             );
             checker.report(&format!("{path}.env.{name}"), reason);
-        }
-    }
-}
-
-/// Checks a Slurm cluster: intervals that it can bear, and time and memory for nodes.
-fn check_slurm(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
-    let Some(slurm) = &cluster.slurm else {
-        let reason = "provider \"slurm\" needs [cluster.slurm]: add it, empty or not";
-        return checker.report(&format!("{path}.provider"), reason);
-    };
-    let mut wrong =
-        |key: &str, reason: String| checker.report(&format!("{path}.slurm.{key}"), reason);
-    for (key, time, least, shown) in [
-        ("poll", slurm.poll, Duration::from_millis(100), "100ms"),
-        ("answer_timeout", slurm.answer_timeout, Duration::from_secs(1), "1s"),
-        // Slurm counts this in seconds.
-        ("leave_ahead", slurm.leave_ahead, Duration::from_secs(1), "1s"),
-    ] {
-        if time.get() < least {
-            wrong(key, format!("`slurm.{key}` must be at least \"{shown}\", found \"{time}\""));
-        }
-    }
-    if let Some(time) = slurm.time {
-        if time.get().is_zero() {
-            // Slurm reads zero as no limit.
-            wrong("time", format!("`slurm.time` must be longer than nothing, found \"{time}\""));
-        } else if slurm.leave_ahead.get() >= time.get() {
-            let reason = format!(
-                "`slurm.leave_ahead` \"{}\" leaves nothing of a node's `time` \"{time}\": make it \
-                 shorter",
-                slurm.leave_ahead
-            );
-            wrong("time", reason);
-        }
-    }
-    if let Some(memory) = slurm.memory.filter(|memory| memory.bytes() < 1 << 20) {
-        wrong("memory", format!("`slurm.memory` must be at least \"1MiB\", found \"{memory}\""));
-    }
-    for (key, text) in
-        [("partition", &slurm.partition), ("account", &slurm.account), ("qos", &slurm.qos)]
-    {
-        let blank = |c: char| c.is_whitespace() || c.is_control();
-        let unsound = |text: &&String| text.is_empty() || text.chars().any(blank);
-        if let Some(text) = text.as_ref().filter(unsound) {
-            wrong(key, format!("`slurm.{key}` must be a name without blanks, found {text:?}"));
         }
     }
 }

@@ -4,6 +4,7 @@
 //! The layers are defaults, the file, the environment (`SPRINGTIDE_SECTION__KEY`) and flags.
 //! Independent of the uses of the values: no network, no actors.
 
+mod batch;
 mod grid;
 mod jobs;
 mod links;
@@ -34,6 +35,10 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 
+pub use batch::{
+    BatchPreset, BatchSection, BatchTemplate, CommandPart, CommandTemplate, Pattern, StateMeaning,
+    TextPiece, TextTemplate,
+};
 pub use grid::{
     AdaptationSection, CONFIG_VERSION, ClusterSection, ClusterSlotsSection, DashboardSection,
     FilesSection, GridConfig, HeadSection, JoinSection, LinkSection, LogSection, NetSection,

@@ -464,6 +464,98 @@ grid.toml:20:1: `slurm.leave_ahead` "1m" leaves nothing of a node's `time` "1m":
 }
 
 #[test]
+fn slurm_options_exclude_each_other() {
+    let text = r#"
+[[cluster]]
+name = "a"
+provider = "slurm"
+[cluster.slurm]
+memory = "1GiB"
+mem_per_cpu = "512MiB"
+gres = "gpu 1"
+constraint = "-x"
+missing_timeout = "1s"
+extra = ["--exclusive", 3]
+"#;
+    let golden = "grid.toml:7:1: `slurm.memory` and `slurm.mem_per_cpu` exclude each other: \
+leave one out
+grid.toml:8:1: `slurm.gres` must be a name without blanks, found \"gpu 1\"
+grid.toml:9:1: `slurm.constraint` must be a name without blanks, found \"-x\"
+grid.toml:10:1: `slurm.missing_timeout` must be at least \"2s\", found \"1s\"
+grid.toml:11:9: `cluster.slurm.extra` must be texts in a list such as [\"--size\", \"12\"], \
+found [\"--exclusive\", 3]";
+    assert_eq!(errors(text), golden);
+}
+
+#[test]
+fn a_batch_system_needs_a_whole_template() {
+    let text = r#"
+[[cluster]]
+name = "a"
+provider = "batch"
+[[cluster]]
+name = "b"
+provider = "batch"
+[cluster.batch]
+queue = "all.q"
+[[cluster]]
+name = "c"
+provider = "batch"
+[cluster.batch]
+preset = "gridengin"
+[[cluster]]
+name = "d"
+provider = "batch"
+[cluster.batch]
+preset = "gridengine"
+values = { parallel_enviroment = "smp" }
+[cluster.batch.template]
+id = '([0-9]+'
+name = 'no group'
+cancel = ["qdel"]
+state_meanings = { x = "runing" }
+submit = "qsub"
+[[cluster]]
+name = "e"
+provider = "batch"
+[cluster.batch]
+preset = "kubernetes"
+account = "physics"
+[[cluster]]
+name = "f"
+provider = "batch"
+[cluster.batch.template]
+submit = ["qsub", "{a b}"]
+"#;
+    let found = errors(text);
+    for part in [
+        "grid.toml:4:1: provider \"batch\" needs [cluster.batch]: add it, with a `preset`",
+        "grid.toml:7:1: name a `preset` (slurm, gridengine, pbs, lsf, flux, htcondor, ",
+        "grid.toml:14:10: `cluster.batch.preset` must be \"slurm\" or \"gridengine\" or ",
+        "grid.toml:35:1: `batch.template` lacks `submit`, and no preset has it",
+        "grid.toml:20:12: the template has no placeholder `parallel_enviroment`; it has: \
+         parallel_environment, project, resources; did you mean `parallel_environment`?",
+        "grid.toml:22:6: `cluster.batch.template.id` must be a regular expression, found \
+         \"([0-9]+\": unclosed group",
+        "grid.toml:23:1: `name` must have a group in parentheses: the value",
+        "grid.toml:24:1: `cancel` must have {id} or {ids}",
+        "grid.toml:25:20: `x` must be \"pending\", \"running\", ",
+        "grid.toml:26:10: `cluster.batch.template.submit` must be a list of words such as",
+        "grid.toml:31:1: `input` needs a value for {image}: add `image` to `values`",
+        "grid.toml:32:1: the template has no placeholder for `account`: leave it out",
+        "grid.toml:37:10: `cluster.batch.template.submit` must have placeholders of a-z",
+    ] {
+        assert!(found.contains(part), "{part}\n{found}");
+    }
+    let right = "[[cluster]]\nname = \"a\"\nprovider = \"batch\"\n[cluster.batch]\n\
+        preset = \"gridengine\"\n[cluster.batch.template]\nlist = [\"qstat\", \"-u\", \"me\"]\n";
+    let config = grid(right).unwrap().value;
+    let template = config.cluster[0].batch_system().unwrap().commands_template().unwrap();
+    assert_eq!(template.list.unwrap().parts().len(), 3);
+    assert_eq!(template.cancel.unwrap().parts().len(), 2);
+}
+
+#[test]
 fn a_site_of_its_own_has_its_own_addresses_and_ports() {
     let text = r#"
 [net]

@@ -686,6 +686,8 @@ choice! {
         Local = "local",
         /// A Slurm cluster, as batch jobs of one processor each, while jobs need them.
         Slurm = "slurm",
+        /// Another batch system, as batch jobs, while jobs need them.
+        Batch = "batch",
         /// The head, on other hosts by ssh.
         Ssh = "ssh",
         /// None: nodes join by themselves, with a token.

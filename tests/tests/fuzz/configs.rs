@@ -1,8 +1,8 @@
 //! Configuration files: TOML in nine forms. What loads is shown, and loads again.
 
 use springtide_runtime::config::{
-    Config, GridConfig, JobsConfig, LinksConfig, NodeConfig, ProfileConfig, ScenarioConfig,
-    SiteConfig, Sources, TopologyConfig, WorkloadConfig, load,
+    BatchPreset, Config, GridConfig, JobsConfig, LinksConfig, NodeConfig, ProfileConfig,
+    ScenarioConfig, SiteConfig, Sources, TopologyConfig, WorkloadConfig, load,
 };
 use springtide_runtime::fuzz::{Target, run};
 
@@ -39,6 +39,10 @@ const WORDS: &[&str] = &[
     "[[event]]\n",
     "[[job]]\n",
     "config_version = 1\n",
+    "provider = \"batch\"\n",
+    "[cluster.batch.template]\n",
+    "{x}",
+    "'(x)'",
 ];
 
 fn read<T: Config>(bytes: &[u8]) -> Result<(), String> {
@@ -77,6 +81,15 @@ fn examples(name: &str) -> Vec<Vec<u8>> {
 fn grid() {
     let mut seeds = examples("grid");
     seeds.push(GridConfig::template().into_bytes());
+    for preset in BatchPreset::ALL {
+        // Read once in each process, which no single input pays for.
+        preset.template().unwrap();
+        let section = "[cluster.batch]\nvalues = { image = \"i\", claim = \"c\" }\n";
+        let cluster = "[[cluster]]\nname = \"a\"\nprovider = \"batch\"\n";
+        let template = preset.text().replace("[state", "[cluster.batch.template.state");
+        let text = format!("{cluster}{section}[cluster.batch.template]\n{template}");
+        seeds.push(text.into_bytes());
+    }
     fuzz::<GridConfig>("fuzz::configs::grid", seeds);
 }
 

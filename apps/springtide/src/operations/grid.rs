@@ -18,7 +18,7 @@ use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
 use springtide_actors::incarnation;
 use springtide_actors::lease::LeaseError;
 use springtide_actors::provider::{
-    JoinProvider, LocalProvider, NodeRequest, Provider, SlurmProvider, SshProvider,
+    BatchCluster, BatchProvider, JoinProvider, LocalProvider, NodeRequest, Provider, SshProvider,
 };
 use springtide_actors::scheduler::manager::ManagerSettings;
 use springtide_actors::scheduler::{GridStatus, NodeState};
@@ -112,7 +112,7 @@ pub fn provider_for(
     let lacks = |section: &str, key: &str| {
         Failed::usage(format!("cluster \"{name}\" has no [cluster.{section}]: add it{key}"))
     };
-    match (cluster.provider, &cluster.ssh, &cluster.slurm) {
+    match (cluster.provider, &cluster.ssh, cluster.batch_system()) {
         (ProviderKind::Local, ..) => Ok(Rc::new(LocalProvider::new())),
         (ProviderKind::Join, ..) => Ok(Rc::new(JoinProvider)),
         (ProviderKind::Ssh, Some(ssh), _) => {
@@ -120,22 +120,30 @@ pub fn provider_for(
                 .map_err(|error| Failed::usage(format!("cluster \"{name}\": {error}")))?;
             Ok(Rc::new(provider))
         }
-        (ProviderKind::Slurm, _, Some(slurm)) => {
-            let (id, threads) = (ClusterId::from(name.as_str()), config.threads_of(cluster));
-            let grid = config.grid.as_str();
-            Ok(Rc::new(SlurmProvider::new(grid, authority, &id, slurm, threads)))
+        (ProviderKind::Slurm | ProviderKind::Batch, _, Some(section)) => {
+            let batch = BatchCluster {
+                grid: config.grid.as_str(),
+                authority,
+                name: &ClusterId::from(name.as_str()),
+                nodes: cluster.nodes.get(),
+                threads: config.threads_of(cluster),
+            };
+            let provider = BatchProvider::new(&batch, &section)
+                .map_err(|reason| Failed::usage(format!("cluster \"{name}\": {reason}")))?;
+            Ok(Rc::new(provider))
         }
         (ProviderKind::Ssh, None, _) => Err(lacks("ssh", " with `hosts`")),
         (ProviderKind::Slurm, _, None) => Err(lacks("slurm", ", empty or not")),
+        (ProviderKind::Batch, _, None) => Err(lacks("batch", " with a `preset`")),
     }
 }
 
 /// Whether a cluster's processors are held on demand, and how.
 pub fn on_demand(cluster: &ClusterSection) -> OnDemand {
-    let slurm = cluster.slurm.as_ref();
-    slurm.map_or_else(OnDemand::default, |slurm| OnDemand {
-        poll: slurm.poll.get(),
-        keep: slurm.keep.get(),
+    let batch = cluster.batch_system();
+    batch.map_or_else(OnDemand::default, |batch| OnDemand {
+        poll: batch.poll.get(),
+        keep: batch.keep.get(),
     })
 }
 

@@ -259,6 +259,8 @@ pub fn need(
 
 fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// The kind of a job: the given one, or the default of the program.
 fn kind_of(given: Option<JobKind>, job: &JobDefinition) -> Result<JobKind, String> {
     match given {

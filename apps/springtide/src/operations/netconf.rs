@@ -231,7 +231,7 @@ fn terms_of(config: &GridConfig, cluster: &ClusterSection) -> Terms {
     Terms {
         // Batch systems promise no start times, and joining nodes come at unknown times.
         advertise: own.and_then(|own| own.advertise).unwrap_or(all.advertise)
-            && !matches!(cluster.provider, Provider::Slurm | Provider::Join),
+            && !matches!(cluster.provider, Provider::Slurm | Provider::Batch | Provider::Join),
         rate: share(|own| own.rate, all.rate),
         fixed: share(|own| own.fixed, all.fixed),
         discount_a_day: share(|own| own.discount_a_day, all.discount_a_day),

@@ -16,9 +16,7 @@ use springtide_actors::site_host::{SiteEnd, SiteHost, SiteParts, site_node};
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::outdir::{make_dir, write_file};
 use springtide_cli::talk::Talk;
-use springtide_runtime::config::{
-    ClusterSection, GridConfig, Provider as ProviderKind, SiteConfig, SitePlace,
-};
+use springtide_runtime::config::{ClusterSection, GridConfig, SiteConfig, SitePlace};
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::tls::calendar;
 use springtide_runtime::net::{Address, Contact, NetConfig};
@@ -225,11 +223,11 @@ pub async fn run(
         _ = signals.next() => false,
         () = stop => true,
     };
-    if !ended && cluster.provider == ProviderKind::Slurm {
+    if !ended && cluster.batch_system().is_some() {
         talk.say(&format!(
             "the site ends before all batch jobs have ended: jobs still queued as springtide.{} \
-            are cancelled now if Slurm answers, or end by themselves after a minute; otherwise use \
-            scancel",
+            are cancelled now if the batch system answers, or end by themselves after a minute; \
+            otherwise cancel them",
             config.grid
         ));
     }

@@ -1,0 +1,798 @@
+//! The ledger of a provider's stubs: it compares the batch system's list with what was requested.
+//!
+//! A state machine without I/O. Lists and times go in, changes of stubs come out. Queries are
+//! numbered: a list does not show a stub that was submitted after its query. Of two lists that
+//! cross, the one of the later query counts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::files::ExitStatus;
+use super::system::{BatchJobId, QueuedStub, StubState};
+
+/// The interval of queries while a change is expected.
+const FAST: Duration = Duration::from_millis(200);
+/// The factor by which the interval grows after each query without a change.
+const SLOWER: f64 = 1.5;
+/// The longest interval of queries that fail, unless the usual one is longer.
+const FAILING_MAX: Duration = Duration::from_secs(10);
+/// The delay before an abandoned stub is cancelled again.
+const RETRY: Duration = Duration::from_secs(2);
+/// The longest such delay: it doubles with each cancellation.
+const RETRY_MAX: Duration = Duration::from_secs(60);
+/// The time for which the job of a failed submission is looked for, in lists that arrive.
+const UNCERTAIN: Duration = Duration::from_secs(60);
+/// The number of lists after that time which end the search. A batch system executes submissions in
+/// the order of its requests.
+const UNCERTAIN_LISTS: u32 = 2;
+/// The number of lists that lack a stub before it counts as ended,
+const MISSED: u32 = 2;
+/// and the time from the first of them: two lists of one moment are one.
+const MISSED_FOR: Duration = Duration::from_secs(2);
+/// The time for which a vanished stub is remembered. If it reappears, it is cancelled: its node has
+/// another stub by then.
+const VANISHED: Duration = Duration::from_secs(600);
+/// A time limit that comes closer by this much more than the time that passed was changed.
+const CUT: Duration = Duration::from_secs(10);
+
+/// The phase of a stub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum StubPhase {
+    /// It waits in the queue.
+    Pending,
+    /// It has its processor.
+    Active,
+    /// Its processor will soon be free.
+    Ending,
+    /// Its processor is free: how it ended, in words.
+    Ended(String),
+}
+
+/// The known state of a stub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct StubRecord {
+    pub phase: StubPhase,
+    /// The reason of its wait, in the batch system's words.
+    pub reason: Option<String>,
+    /// The revocation of its processor. It stays once set.
+    pub revocation: Option<ProcessorRevocation>,
+}
+
+/// A processor that the batch system will revoke.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ProcessorRevocation {
+    /// Approximate time until then.
+    pub within: Duration,
+    pub reason: String,
+}
+
+/// A consequence of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum LedgerChange {
+    /// The state of a stub has changed.
+    Changed(BatchJobId, StubRecord),
+    /// An abandoned stub exists: cancel it.
+    Cancel(BatchJobId),
+}
+
+/// The parameters of a ledger.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LedgerSettings {
+    /// The longest interval of queries.
+    pub poll: Duration,
+    /// The remaining time at which a stub is warned.
+    pub leave_ahead: Duration,
+    /// The time limit of stubs, if they have one. It counts where the list has no remaining time.
+    pub time: Option<Duration>,
+    /// The time after which a stub that ends unexpectedly counts as ended.
+    pub missing_timeout: Duration,
+}
+
+#[derive(Debug)]
+struct LedgerEntry {
+    record: StubRecord,
+    /// Lists of queries up to this one do not show it.
+    since: u64,
+    missed: u32,
+    /// The time of the first list in a row that lacks it.
+    missing: Option<Instant>,
+    /// Whether it has an order to end.
+    is_ending: bool,
+    /// The time of the first list in which it ran.
+    running: Option<Instant>,
+    /// Its remaining time, and when that was listed.
+    left: Option<(Duration, Instant)>,
+}
+
+/// The schedule of a stub's cancellations.
+#[derive(Clone, Copy, Debug)]
+struct CancelSchedule {
+    at: Instant,
+    wait: Duration,
+    /// Lists of queries up to this one say nothing about it.
+    since: u64,
+}
+
+/// The search for the job of a failed submission.
+#[derive(Clone, Copy, Debug)]
+struct UncertainSubmission {
+    until: Instant,
+    /// The number of lists after that time.
+    lists: u32,
+}
+
+/// The stubs of one provider.
+#[derive(Debug)]
+pub(super) struct StubLedger {
+    settings: LedgerSettings,
+    stubs: BTreeMap<BatchJobId, LedgerEntry>,
+    /// Stubs without a holder that may still exist.
+    abandoned: BTreeMap<BatchJobId, CancelSchedule>,
+    /// Tokens of submissions under way.
+    submitting: BTreeSet<String>,
+    /// Failed submissions by their tokens.
+    uncertain: BTreeMap<String, UncertainSubmission>,
+    /// Stubs that vanished, and until when that is remembered.
+    vanished: BTreeMap<BatchJobId, Instant>,
+    /// The number of the last query.
+    asked: u64,
+    /// The number of the last query with a list.
+    answered: u64,
+    interval: Duration,
+}
+
+impl StubLedger {
+    /// A ledger without stubs.
+    pub fn new(settings: LedgerSettings) -> Self {
+        Self {
+            settings,
+            stubs: BTreeMap::new(),
+            abandoned: BTreeMap::new(),
+            submitting: BTreeSet::new(),
+            uncertain: BTreeMap::new(),
+            vanished: BTreeMap::new(),
+            asked: 0,
+            answered: 0,
+            interval: settings.poll,
+        }
+    }
+
+    /// Adds a stub with a holder. `listed` is its row in a list.
+    pub fn track(
+        &mut self,
+        id: &BatchJobId,
+        listed: Option<&QueuedStub>,
+        now: Instant,
+    ) -> StubRecord {
+        self.abandoned.remove(id);
+        self.vanished.remove(id);
+        let entry = self.stubs.entry(id.clone()).or_insert(LedgerEntry {
+            record: StubRecord::new(StubPhase::Pending),
+            since: self.asked,
+            missed: 0,
+            missing: None,
+            is_ending: false,
+            running: None,
+            left: None,
+        });
+        if let Some(job) = listed {
+            entry.update(job, None, &self.settings, now);
+        }
+        let record = entry.record.clone();
+        self.expect_change();
+        record
+    }
+
+    /// Records that a stub has lost its holder, and that it was cancelled now.
+    pub fn abandon(&mut self, id: &BatchJobId, now: Instant) {
+        self.stubs.remove(id);
+        let schedule = CancelSchedule { at: now + RETRY, wait: RETRY, since: self.asked };
+        self.abandoned.insert(id.clone(), schedule);
+        self.expect_change();
+    }
+
+    /// Removes a stub that continues without a holder.
+    pub fn forget(&mut self, id: &BatchJobId) {
+        self.stubs.remove(id);
+    }
+
+    /// Records that a stub has an order to end.
+    pub fn end_ordered(&mut self, id: &BatchJobId) {
+        if let Some(entry) = self.stubs.get_mut(id) {
+            entry.is_ending = true;
+        }
+    }
+
+    /// Records a submission that is under way.
+    pub fn submission_started(&mut self, token: String) {
+        self.submitting.insert(token);
+        self.expect_change();
+    }
+
+    /// Records that a submission succeeded: its stub is [tracked](Self::track).
+    pub fn submission_succeeded(&mut self, token: &str) {
+        self.submitting.remove(token);
+    }
+
+    /// Records that a submission failed. If its job exists all the same, it is cancelled.
+    pub fn submission_failed(&mut self, token: String, now: Instant) {
+        self.submitting.remove(&token);
+        let search = UncertainSubmission { until: now + UNCERTAIN, lists: UNCERTAIN_LISTS };
+        self.uncertain.insert(token, search);
+        self.expect_change();
+    }
+
+    /// Whether this stub has no holder and may still exist.
+    pub fn is_abandoned(&self, id: &BatchJobId) -> bool {
+        self.abandoned.contains_key(id)
+    }
+
+    /// Whether this stub has a holder.
+    pub fn tracks(&self, id: &BatchJobId) -> bool {
+        self.stubs.contains_key(id)
+    }
+
+    /// The stubs with a holder that have not ended.
+    pub fn tracked(&self) -> impl Iterator<Item = &BatchJobId> {
+        let lives = |entry: &LedgerEntry| !matches!(entry.record.phase, StubPhase::Ended(_));
+        self.stubs.iter().filter(move |(_, entry)| lives(entry)).map(|(id, _)| id)
+    }
+
+    /// Whether this job must not be taken over: it is abandoned, or its submission has not
+    /// succeeded yet.
+    pub fn refuses(&self, job: &QueuedStub) -> bool {
+        let QueuedStub { id, token, .. } = job;
+        let unfinished = self.uncertain.contains_key(token) || self.submitting.contains(token);
+        self.abandoned.contains_key(id)
+            || self.vanished.contains_key(id)
+            || !self.tracks(id) && unfinished
+    }
+
+    /// Shortens the interval of queries, since a change is expected.
+    pub fn expect_change(&mut self) {
+        self.interval = FAST.min(self.settings.poll);
+    }
+
+    /// Whether queries are needed.
+    pub fn needs_queries(&self) -> bool {
+        self.tracked().next().is_some()
+            || !self.abandoned.is_empty()
+            || !self.submitting.is_empty()
+            || !self.uncertain.is_empty()
+    }
+
+    /// The interval of queries.
+    pub fn interval(&self) -> Duration {
+        self.interval
+    }
+
+    /// Begins a query: returns its number.
+    pub fn begin_query(&mut self) -> u64 {
+        self.asked += 1;
+        self.asked
+    }
+
+    /// Records that a query failed: no stub has ended by that. Submissions may be executed when
+    /// queries succeed again.
+    pub fn query_failed(&mut self, now: Instant) {
+        for search in self.uncertain.values_mut() {
+            search.until = now + UNCERTAIN;
+        }
+        self.slow(FAILING_MAX);
+    }
+
+    /// Records the list of a query: all stubs of this grid and cluster. Ended ones are in it as
+    /// long as the batch system remembers them. `exits` has the scripts that ended by themselves.
+    pub fn record(
+        &mut self,
+        query: u64,
+        jobs: &[QueuedStub],
+        exits: &BTreeMap<BatchJobId, ExitStatus>,
+        now: Instant,
+    ) -> Vec<LedgerChange> {
+        if query <= self.answered {
+            return Vec::new(); // the list of a later query is known
+        }
+        self.answered = query;
+        let by_id: BTreeMap<&BatchJobId, &QueuedStub> =
+            jobs.iter().map(|job| (&job.id, job)).collect();
+        let mut changes = Vec::new();
+        for (id, entry) in &mut self.stubs {
+            if entry.since >= query {
+                continue;
+            }
+            let before = entry.record.clone();
+            let exit = exits.get(id).copied();
+            match by_id.get(id) {
+                Some(job) => entry.update(job, exit, &self.settings, now),
+                None if entry.miss(id, exit, &self.settings, now) => {
+                    self.vanished.insert(id.clone(), now + VANISHED);
+                }
+                None => {}
+            }
+            if entry.record != before {
+                changes.push(LedgerChange::Changed(id.clone(), entry.record.clone()));
+            }
+        }
+        let uncertain = |job: &QueuedStub| self.uncertain.contains_key(&job.token);
+        let vanished =
+            |job: &QueuedStub| !job.state.is_over() && self.vanished.contains_key(&job.id);
+        for job in jobs.iter().filter(|job| uncertain(job) || vanished(job)) {
+            if !self.stubs.contains_key(&job.id) {
+                self.abandoned.entry(job.id.clone()).or_insert(CancelSchedule::at_once(now));
+            }
+        }
+        self.uncertain.retain(|_, search| {
+            search.lists = search.lists.saturating_sub(u32::from(search.until <= now));
+            search.lists > 0
+        });
+        self.vanished.retain(|_, until| *until > now);
+        self.abandoned.retain(|id, schedule| {
+            if schedule.since >= query {
+                return true;
+            }
+            let exists = by_id.get(id).is_some_and(|job| !job.state.is_over());
+            if exists && schedule.at <= now {
+                let wait = (schedule.wait * 2).min(RETRY_MAX);
+                *schedule = CancelSchedule { at: now + schedule.wait, wait, ..*schedule };
+                changes.push(LedgerChange::Cancel(id.clone()));
+            }
+            exists
+        });
+        let settled = |entry: &LedgerEntry| entry.record.is_settled() && entry.missing.is_none();
+        if !changes.is_empty() {
+            self.expect_change(); // changes come in groups
+        } else if self.stubs.values().all(settled) && self.abandoned.is_empty() {
+            self.interval = self.settings.poll;
+        } else {
+            self.slow(self.settings.poll);
+        }
+        changes
+    }
+
+    fn slow(&mut self, max: Duration) {
+        self.interval = self.interval.mul_f64(SLOWER).min(max.max(self.settings.poll));
+    }
+}
+
+impl CancelSchedule {
+    fn at_once(now: Instant) -> Self {
+        Self { at: now, wait: RETRY, since: 0 }
+    }
+}
+
+impl StubRecord {
+    /// The record of a stub of which only the phase is known.
+    pub fn new(phase: StubPhase) -> Self {
+        Self { phase, reason: None, revocation: None }
+    }
+
+    /// Whether no change is expected soon.
+    fn is_settled(&self) -> bool {
+        matches!(self.phase, StubPhase::Active | StubPhase::Ended(_))
+    }
+}
+
+impl LedgerEntry {
+    fn update(
+        &mut self,
+        job: &QueuedStub,
+        exit: Option<ExitStatus>,
+        settings: &LedgerSettings,
+        now: Instant,
+    ) {
+        if matches!(self.record.phase, StubPhase::Ended(_)) {
+            return;
+        }
+        (self.missed, self.missing, self.record.reason) = (0, None, None);
+        match &job.state {
+            StubState::Ended(how) => {
+                let exit = exit.filter(|exit| !exit.is_success());
+                let status = exit.map(|exit| format!(" ({exit})")).unwrap_or_default();
+                let how = format!("batch job {} {how}{status}", job.id);
+                self.record.phase = StubPhase::Ended(how);
+            }
+            StubState::Ending => self.record.phase = StubPhase::Ending,
+            StubState::Running => {
+                self.record.phase = StubPhase::Active;
+                let since = *self.running.get_or_insert(now);
+                let own = || Some(settings.time?.saturating_sub(now.duration_since(since)));
+                self.warn_of_time_limit(job.left.or_else(own), settings.leave_ahead, now);
+            }
+            StubState::Suspended => {
+                self.record.phase = StubPhase::Active;
+                self.record.revocation.get_or_insert_with(|| ProcessorRevocation {
+                    within: Duration::ZERO,
+                    reason: format!("batch job {} is suspended", job.id),
+                });
+            }
+            // A stub is not requeued, so that one that has run does not come here.
+            StubState::Pending => {
+                self.record.phase = StubPhase::Pending;
+                self.record.reason = (!job.reason.is_empty()).then(|| job.reason.clone());
+            }
+            StubState::Unknown => {}
+        }
+    }
+
+    fn warn_of_time_limit(&mut self, left: Option<Duration>, ahead: Duration, now: Instant) {
+        let before = std::mem::replace(&mut self.left, left.map(|left| (left, now)));
+        let Some(left) = left.filter(|left| *left <= ahead) else { return };
+        let cut = before.is_some_and(|(before, at)| {
+            before.saturating_sub(now.saturating_duration_since(at)) > left + CUT
+        });
+        let reason = if cut {
+            "its time was cut short: it is preempted, or its limit was changed"
+        } else {
+            "its time limit is near"
+        };
+        let reason = reason.to_owned();
+        self.record.revocation.get_or_insert(ProcessorRevocation { within: left, reason });
+    }
+
+    /// Records a list that lacks the stub. Returns whether it has ended by that.
+    ///
+    /// A short time suffices if its script has ended or an order was to end it. Otherwise the list
+    /// may be wrong: a batch system that restarts may answer with an empty list.
+    fn miss(
+        &mut self,
+        id: &BatchJobId,
+        exit: Option<ExitStatus>,
+        settings: &LedgerSettings,
+        now: Instant,
+    ) -> bool {
+        if matches!(self.record.phase, StubPhase::Ended(_)) {
+            return false;
+        }
+        self.missed += 1;
+        let since = *self.missing.get_or_insert(now);
+        let expected = exit.is_some() || self.is_ending;
+        let wait = if expected { MISSED_FOR } else { settings.missing_timeout };
+        let ended = self.missed >= MISSED && now.saturating_duration_since(since) >= wait;
+        if ended {
+            let how = match exit {
+                Some(exit) if exit.is_success() => format!("batch job {id} completed"),
+                Some(exit) => format!("batch job {id} failed ({exit})"),
+                None => format!("batch job {id} is gone from the queue"),
+            };
+            self.record.phase = StubPhase::Ended(how);
+            self.missing = None;
+        }
+        ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const POLL: Duration = Duration::from_secs(2);
+    const AHEAD: Duration = Duration::from_secs(60);
+    const MISSING: Duration = Duration::from_secs(60);
+    const SETTINGS: LedgerSettings =
+        LedgerSettings { poll: POLL, leave_ahead: AHEAD, time: None, missing_timeout: MISSING };
+
+    fn id(id: u64) -> BatchJobId {
+        BatchJobId::new(&id.to_string()).unwrap()
+    }
+
+    fn ended(how: &str) -> StubState {
+        StubState::Ended(how.to_owned())
+    }
+
+    fn job(number: u64, state: StubState) -> QueuedStub {
+        QueuedStub {
+            id: id(number),
+            node: format!("vu-{number}"),
+            token: format!("t{number}"),
+            state,
+            ..QueuedStub::default()
+        }
+    }
+
+    fn ledger() -> (StubLedger, Instant) {
+        (StubLedger::new(SETTINGS), Instant::now())
+    }
+
+    fn list(ledger: &mut StubLedger, jobs: &[QueuedStub], now: Instant) -> Vec<LedgerChange> {
+        let query = ledger.begin_query();
+        ledger.record(query, jobs, &BTreeMap::new(), now)
+    }
+
+    fn phase(changes: &[LedgerChange]) -> Option<StubPhase> {
+        match changes {
+            [LedgerChange::Changed(_, record)] => Some(record.phase.clone()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_stub_waits_runs_and_ends() {
+        let (mut ledger, now) = ledger();
+        assert!(!ledger.needs_queries());
+        assert_eq!(ledger.track(&id(1), None, now).phase, StubPhase::Pending);
+        assert!(ledger.needs_queries());
+        assert_eq!(list(&mut ledger, &[job(1, StubState::Pending)], now), []);
+        let seen = |ledger: &mut StubLedger, state| phase(&list(ledger, &[job(1, state)], now));
+        assert_eq!(seen(&mut ledger, StubState::Running), Some(StubPhase::Active));
+        assert_eq!(seen(&mut ledger, StubState::Unknown), None);
+        assert_eq!(seen(&mut ledger, StubState::Ending), Some(StubPhase::Ending));
+        let failed = Some(StubPhase::Ended("batch job 1 failed".into()));
+        assert_eq!(seen(&mut ledger, ended("failed")), failed);
+        // The end is final.
+        assert_eq!(seen(&mut ledger, StubState::Running), None);
+        assert_eq!(list(&mut ledger, &[], now), []);
+    }
+
+    #[test]
+    fn a_missing_stub_has_not_ended_yet() {
+        let (mut ledger, now) = ledger();
+        let early = ledger.begin_query();
+        ledger.track(&id(1), None, now);
+        // It was submitted after this query, and the next one fails.
+        assert_eq!(ledger.record(early, &[], &BTreeMap::new(), now), []);
+        ledger.begin_query();
+        ledger.query_failed(now);
+        assert_eq!(list(&mut ledger, &[], now), []);
+        assert_eq!(list(&mut ledger, &[job(1, StubState::Running)], now).len(), 1);
+        // Lists of one moment are one, and empty lists of some seconds prove nothing.
+        for seconds in [0, 0, 0, 2, 10, 59] {
+            assert_eq!(list(&mut ledger, &[], now + Duration::from_secs(seconds)), []);
+        }
+        let gone = phase(&list(&mut ledger, &[], now + MISSING));
+        assert_eq!(gone, Some(StubPhase::Ended("batch job 1 is gone from the queue".into())));
+    }
+
+    #[test]
+    fn an_expected_end_is_known_soon() {
+        let (mut ledger, now) = ledger();
+        ledger.track(&id(1), None, now);
+        ledger.track(&id(2), None, now);
+        ledger.end_ordered(&id(1));
+        let exits = BTreeMap::from([(id(2), "3".parse().unwrap())]);
+        let list = |ledger: &mut StubLedger, now| {
+            let query = ledger.begin_query();
+            ledger.record(query, &[], &exits, now)
+        };
+        assert_eq!(list(&mut ledger, now), []);
+        let changes = list(&mut ledger, now + MISSED_FOR);
+        let how = changes.iter().map(|change| match change {
+            LedgerChange::Changed(_, StubRecord { phase: StubPhase::Ended(how), .. }) => how,
+            other => panic!("{other:?}"),
+        });
+        let how: Vec<_> = how.collect();
+        assert_eq!(
+            how,
+            ["batch job 1 is gone from the queue", "batch job 2 failed (exit status: 3)"]
+        );
+    }
+
+    #[test]
+    fn a_vanished_stub_that_reappears_is_cancelled() {
+        let (mut ledger, mut now) = ledger();
+        ledger.track(&id(1), None, now);
+        list(&mut ledger, &[], now);
+        now += MISSING;
+        assert_eq!(list(&mut ledger, &[], now).len(), 1);
+        ledger.forget(&id(1));
+        let both = [job(1, StubState::Running), job(2, StubState::Running)];
+        assert!(ledger.refuses(&both[0]));
+        now += Duration::from_secs(60);
+        assert_eq!(list(&mut ledger, &both, now), [LedgerChange::Cancel(id(1))]);
+        assert!(ledger.needs_queries());
+        // A batch system starts numbering at one some day, so that the memory ends.
+        now += VANISHED;
+        assert_eq!(list(&mut ledger, &[], now), []);
+        assert!(!ledger.refuses(&both[0]) && !ledger.needs_queries());
+        assert_eq!(list(&mut ledger, &both, now), []);
+    }
+
+    #[test]
+    fn the_reason_of_a_wait_is_recorded() {
+        let (mut ledger, now) = ledger();
+        ledger.track(&id(1), None, now);
+        let reason = |ledger: &mut StubLedger, state, reason: &str| {
+            let job = QueuedStub { reason: reason.to_owned(), ..job(1, state) };
+            match &list(ledger, &[job], now)[..] {
+                [LedgerChange::Changed(_, record)] => record.reason.clone(),
+                _ => Some("no change".to_owned()),
+            }
+        };
+        let limit = "QOSMaxCpuPerUserLimit";
+        assert_eq!(reason(&mut ledger, StubState::Pending, limit).as_deref(), Some(limit));
+        assert_eq!(reason(&mut ledger, StubState::Pending, limit).as_deref(), Some("no change"));
+        assert_eq!(reason(&mut ledger, StubState::Running, ""), None);
+    }
+
+    #[test]
+    fn the_list_of_the_later_query_counts() {
+        let (mut ledger, now) = ledger();
+        ledger.track(&id(1), None, now);
+        let (first, second) = (ledger.begin_query(), ledger.begin_query());
+        let mut record =
+            |query, state| ledger.record(query, &[job(1, state)], &BTreeMap::new(), now);
+        assert_eq!(record(second, StubState::Running).len(), 1);
+        assert_eq!(record(first, StubState::Pending), []);
+    }
+
+    #[test]
+    fn an_abandoned_stub_is_cancelled_until_it_is_gone() {
+        let (mut ledger, mut now) = ledger();
+        ledger.track(&id(1), None, now);
+        ledger.abandon(&id(1), now);
+        let both = [job(1, StubState::Running), job(2, StubState::Running)];
+        assert_eq!(list(&mut ledger, &both, now), []); // it was cancelled just now
+        now += RETRY;
+        assert_eq!(list(&mut ledger, &both, now), [LedgerChange::Cancel(id(1))]);
+        assert_eq!(list(&mut ledger, &both, now), []);
+        now += 2 * RETRY;
+        assert_eq!(list(&mut ledger, &both, now), [LedgerChange::Cancel(id(1))]);
+        assert!(ledger.needs_queries() && ledger.refuses(&both[0]) && !ledger.refuses(&both[1]));
+        assert_eq!(list(&mut ledger, &[job(1, ended("cancelled"))], now), []);
+        assert!(!ledger.needs_queries());
+    }
+
+    #[test]
+    fn the_job_of_a_failed_submission_is_cancelled() {
+        let (mut ledger, mut now) = ledger();
+        ledger.submission_started("t7".into());
+        let early = [job(7, StubState::Pending)];
+        assert!(ledger.needs_queries() && ledger.refuses(&early[0]));
+        assert_eq!(list(&mut ledger, &early, now), []);
+        ledger.submission_failed("t7".into(), now);
+        assert_eq!(list(&mut ledger, &[], now), []);
+        let both = [job(6, StubState::Pending), job(7, StubState::Pending)];
+        assert!(ledger.refuses(&both[1]));
+        assert_eq!(list(&mut ledger, &both, now), [LedgerChange::Cancel(id(7))]);
+        assert_eq!(list(&mut ledger, &[job(7, ended("cancelled"))], now), []);
+        now += UNCERTAIN;
+        assert_eq!(list(&mut ledger, &[], now), []);
+        assert!(ledger.needs_queries());
+        assert_eq!(list(&mut ledger, &[], now), []);
+        assert!(!ledger.needs_queries());
+    }
+
+    #[test]
+    fn the_search_for_a_submission_outlasts_failing_queries() {
+        let (mut ledger, mut now) = ledger();
+        ledger.submission_started("t7".into());
+        ledger.submission_failed("t7".into(), now);
+        for _ in 0..100 {
+            now += Duration::from_secs(5);
+            ledger.begin_query();
+            ledger.query_failed(now);
+        }
+        // The controller continues, and answers before it executes the submission.
+        assert_eq!(list(&mut ledger, &[], now), []);
+        now += UNCERTAIN / 2;
+        let late = [job(7, StubState::Pending)];
+        assert_eq!(list(&mut ledger, &late, now), [LedgerChange::Cancel(id(7))]);
+    }
+
+    #[test]
+    fn queries_are_frequent_while_a_change_is_expected() {
+        let (mut ledger, now) = ledger();
+        ledger.track(&id(1), None, now);
+        assert_eq!(ledger.interval(), FAST);
+        list(&mut ledger, &[job(1, StubState::Pending)], now);
+        assert!(ledger.interval() > FAST && ledger.interval() < POLL);
+        for _ in 0..20 {
+            list(&mut ledger, &[job(1, StubState::Pending)], now);
+        }
+        assert_eq!(ledger.interval(), POLL);
+        list(&mut ledger, &[job(1, StubState::Running)], now);
+        assert_eq!(ledger.interval(), FAST);
+        list(&mut ledger, &[job(1, StubState::Running)], now);
+        assert_eq!(ledger.interval(), POLL);
+        for _ in 0..20 {
+            ledger.query_failed(now);
+        }
+        assert_eq!(ledger.interval(), FAILING_MAX);
+    }
+
+    fn revocation(changes: &[LedgerChange]) -> Option<ProcessorRevocation> {
+        match changes {
+            [LedgerChange::Changed(_, StubRecord { revocation, .. })] => revocation.clone(),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_stub_with_little_time_left_is_warned_once() {
+        let left = |seconds| QueuedStub {
+            left: Some(Duration::from_secs(seconds)),
+            ..job(1, StubState::Running)
+        };
+        let (mut all, mut now) = ledger();
+        all.track(&id(1), None, now);
+        assert_eq!(revocation(&list(&mut all, &[left(70)], now)), None);
+        now += Duration::from_secs(11);
+        let warned = revocation(&list(&mut all, &[left(59)], now)).unwrap();
+        let near = "its time limit is near";
+        assert_eq!((warned.within.as_secs(), warned.reason.as_str()), (59, near));
+        assert_eq!(list(&mut all, &[left(50)], now), []);
+
+        let (mut all, _) = ledger();
+        all.track(&id(1), Some(&left(3600)), now);
+        let warned = revocation(&list(&mut all, &[left(30)], now)).unwrap();
+        assert!(warned.within.as_secs() == 30 && warned.reason.contains("preempted"));
+
+        let (mut all, _) = ledger();
+        let suspended = all.track(&id(1), Some(&job(1, StubState::Suspended)), now);
+        assert!(suspended.revocation.is_some_and(|it| it.reason.contains("suspended")));
+    }
+
+    #[test]
+    fn a_time_limit_counts_without_a_listed_one() {
+        let time = Some(Duration::from_secs(100));
+        let mut ledger = StubLedger::new(LedgerSettings { time, ..SETTINGS });
+        let now = Instant::now();
+        ledger.track(&id(1), None, now);
+        let runs = [job(1, StubState::Running)];
+        assert_eq!(revocation(&list(&mut ledger, &runs, now)), None);
+        let later = now + Duration::from_secs(41);
+        let warned = revocation(&list(&mut ledger, &runs, later)).unwrap();
+        assert_eq!(warned.within.as_secs(), 59);
+    }
+
+    fn state() -> impl Strategy<Value = StubState> {
+        prop_oneof![
+            Just(StubState::Pending),
+            Just(StubState::Running),
+            Just(StubState::Ending),
+            Just(ended("cancelled")),
+            Just(StubState::Unknown),
+        ]
+    }
+
+    fn rounds() -> impl Strategy<Value = Vec<(BTreeMap<u64, StubState>, u64, u32)>> {
+        let list = prop::collection::btree_map(0u64..6, state(), 0..6);
+        prop::collection::vec((list, 0u64..6, 0u32..4), 1..30)
+    }
+
+    proptest! {
+        /// Only abandoned stubs are cancelled, and a stub that has ended was over or long missing.
+        #[test]
+        fn no_stub_is_cancelled_or_lost_by_mistake(rounds in rounds()) {
+            let (mut ledger, mut now) = ledger();
+            let mut missing: BTreeMap<u64, u32> = BTreeMap::new();
+            for (shown, number, act) in rounds {
+                now += Duration::from_secs(20);
+                match act {
+                    0 => drop(ledger.track(&id(number), None, now)),
+                    1 => ledger.abandon(&id(number), now),
+                    2 => ledger.forget(&id(number)),
+                    _ => ledger.query_failed(now),
+                }
+                let jobs: Vec<QueuedStub> =
+                    shown.iter().map(|(id, state)| job(*id, state.clone())).collect();
+                for number in 0..6 {
+                    let count = missing.entry(number).or_default();
+                    *count = if shown.contains_key(&number) { 0 } else { *count + 1 };
+                }
+                let refused = |number: &u64| ledger.refuses(&job(*number, StubState::Running));
+                let refused: BTreeSet<u64> = (0..6).filter(refused).collect();
+                for change in list(&mut ledger, &jobs, now) {
+                    match change {
+                        LedgerChange::Cancel(id) => {
+                            let number = id.as_str().parse().unwrap();
+                            prop_assert!(refused.contains(&number) && !ledger.tracks(&id));
+                        }
+                        LedgerChange::Changed(id, record) => {
+                            prop_assert!(ledger.tracks(&id));
+                            let number: u64 = id.as_str().parse().unwrap();
+                            if let StubPhase::Ended(_) = record.phase {
+                                let over = shown.get(&number).is_some_and(StubState::is_over);
+                                prop_assert!(over || missing[&number] > 3);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,1118 @@
+//! A batch system as a table: its command lines, and patterns that read their output.
+//!
+//! Pure: no process is started here. The table is a [`BatchTemplate`] and the values of a site.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::ops::Range;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::time::Duration;
+
+use regex::Regex;
+use springtide_config::{
+    BatchSection, BatchTemplate, CommandPart, CommandTemplate, Pattern, StateMeaning, TextPiece,
+    TextTemplate,
+};
+
+use super::capacity::BatchMachine;
+use super::files::StubFiles;
+use super::identity::{StubComment, StubName, StubOwner, slug};
+
+/// The maximum number of jobs that one command names.
+const IDS_MAX: usize = 500;
+/// The longest identifier of a job, in bytes.
+const ID_MAX: usize = 200;
+/// The longest line that an error shows, in characters.
+const SHOWN_MAX: usize = 300;
+
+/// Output that the patterns do not read, and the reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Misread {
+    pub line: String,
+    pub reason: String,
+}
+
+impl Misread {
+    fn new(text: &str, reason: impl Into<String>) -> Self {
+        let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        Self { line: line.chars().take(SHOWN_MAX).collect(), reason: reason.into() }
+    }
+}
+
+/// The batch system's identifier of a job. It is safe as an argument of a command.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct BatchJobId(String);
+
+impl BatchJobId {
+    /// The identifier with this text; none if no batch system has such identifiers.
+    pub fn new(text: &str) -> Option<Self> {
+        let odd = |c: char| c.is_whitespace() || c.is_control();
+        let sound = !text.is_empty() && text.len() <= ID_MAX && !text.starts_with('-');
+        (sound && !text.contains(odd)).then(|| Self(text.to_owned()))
+    }
+
+    /// The identifier as the batch system writes it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for BatchJobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Ord for BatchJobId {
+    /// The order of numbers, for identifiers that are numbers: mostly that of submission.
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.0.len(), &self.0).cmp(&(other.0.len(), &other.0))
+    }
+}
+
+impl PartialOrd for BatchJobId {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The state of a stub's batch job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum StubState {
+    /// It has no processor yet.
+    Pending,
+    /// It has its processor.
+    Running,
+    /// It has its processor and does not run.
+    Suspended,
+    /// It ends, and its processor is not free yet.
+    Ending,
+    /// It has ended: how, in words.
+    Ended(String),
+    /// The template does not list the state. No conclusion is drawn from it.
+    #[default]
+    Unknown,
+}
+
+impl StubState {
+    /// Whether it has processors of a machine.
+    pub fn occupies(&self) -> bool {
+        matches!(self, Self::Running | Self::Suspended | Self::Ending)
+    }
+
+    /// Whether its processors are free again.
+    pub fn is_over(&self) -> bool {
+        matches!(self, Self::Ended(_))
+    }
+}
+
+/// A stub in the batch system's list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct QueuedStub {
+    pub id: BatchJobId,
+    pub node: String,
+    /// Identifier of its submission.
+    pub token: String,
+    pub state: StubState,
+    /// Time until its time limit, if it is listed.
+    pub left: Option<Duration>,
+    /// The name of its machine; empty while it has none.
+    pub host: String,
+    /// Its number of processors, if it is listed.
+    pub processors: Option<u32>,
+    /// The reason of its wait, in the batch system's words.
+    pub reason: String,
+    pub comment: StubComment,
+}
+
+/// A command with its arguments and standard input.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct CommandLine {
+    /// The program and its arguments.
+    pub words: Vec<OsString>,
+    pub input: Vec<u8>,
+    /// Whether its environment becomes that of a job.
+    pub is_submission: bool,
+}
+
+impl fmt::Display for CommandLine {
+    /// The command as a user would type it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:@%+".contains(c);
+        for (i, word) in self.words.iter().enumerate() {
+            let word = word.to_string_lossy();
+            let space = if i == 0 { "" } else { " " };
+            if !word.is_empty() && word.chars().all(plain) {
+                write!(f, "{space}{word}")?;
+            } else {
+                write!(f, "{space}'{}'", word.replace('\'', "'\\''"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A stub to be submitted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StubSubmission<'a> {
+    pub owner: &'a StubOwner,
+    pub name: &'a StubName,
+    pub comment: &'a StubComment,
+    pub files: &'a StubFiles,
+    pub threads: u32,
+    /// The log, to which the batch system's own messages go as well.
+    pub log: &'a Path,
+    pub script: &'a [u8],
+}
+
+/// Values of placeholders. Several values become several words, or are joined by commas.
+type Values<'a> = BTreeMap<&'a str, Vec<OsString>>;
+
+/// The command lines of a batch system, and the readers of their output.
+#[derive(Debug)]
+pub(super) struct BatchSystem {
+    template: BatchTemplate,
+    /// Values that all commands have.
+    site: BTreeMap<String, Vec<OsString>>,
+    patterns: Patterns,
+    meanings: BTreeMap<String, StubState>,
+}
+
+/// The compiled patterns of a template.
+#[derive(Debug)]
+struct Patterns {
+    submitted: Regex,
+    row: Option<Regex>,
+    frame: Option<Regex>,
+    empty: Option<Regex>,
+    id: Regex,
+    name: Regex,
+    state: Regex,
+    left: Option<Regex>,
+    host: Option<Regex>,
+    processors: Option<Regex>,
+    reason: Option<Regex>,
+    comment: Option<Regex>,
+    machine_row: Option<Regex>,
+    machine_name: Option<Regex>,
+    machine_busy: Option<Regex>,
+    machine_free: Option<Regex>,
+    machine_total: Option<Regex>,
+    machine_memory: Option<Regex>,
+    usable: Option<Regex>,
+    default_queue: Option<Regex>,
+}
+
+impl Patterns {
+    fn new(template: &BatchTemplate) -> Result<Self, String> {
+        let optional = |pattern: &Option<Pattern>| pattern.as_ref().map(|it| it.regex().clone());
+        let required = |key: &str, pattern: &Option<Pattern>| {
+            optional(pattern).ok_or_else(|| format!("the template lacks `{key}`"))
+        };
+        Ok(Self {
+            submitted: required("submitted", &template.submitted)?,
+            row: optional(&template.row),
+            frame: optional(&template.frame),
+            empty: optional(&template.empty),
+            id: required("id", &template.id)?,
+            name: required("name", &template.name)?,
+            state: required("state", &template.state)?,
+            left: optional(&template.left),
+            host: optional(&template.host),
+            processors: optional(&template.processors),
+            reason: optional(&template.reason),
+            comment: optional(&template.comment),
+            machine_row: optional(&template.machine_row),
+            machine_name: optional(&template.machine_name),
+            machine_busy: optional(&template.machine_busy),
+            machine_free: optional(&template.machine_free),
+            machine_total: optional(&template.machine_total),
+            machine_memory: optional(&template.machine_memory),
+            usable: optional(&template.usable),
+            default_queue: optional(&template.default_queue),
+        })
+    }
+}
+
+impl BatchSystem {
+    /// The batch system of this section. `leave_ahead` is the time before its time limit at which a
+    /// job is warned.
+    ///
+    /// # Errors
+    /// The template lacks a key or a value: the reason, in words.
+    pub fn new(section: &BatchSection, leave_ahead: Duration) -> Result<Self, String> {
+        let template = section.commands_template()?;
+        let patterns = Patterns::new(&template)?;
+        let mut meanings = BTreeMap::new();
+        for (word, meaning) in &template.state_meanings {
+            let state = match meaning.parse()? {
+                StateMeaning::Pending => StubState::Pending,
+                StateMeaning::Running => StubState::Running,
+                StateMeaning::Suspended => StubState::Suspended,
+                StateMeaning::Ending => StubState::Ending,
+                StateMeaning::Ended(how) => StubState::Ended(how),
+            };
+            meanings.insert(word.clone(), state);
+        }
+        let mut site = BTreeMap::new();
+        let mut set = |key: &str, value: Option<String>| {
+            site.extend(value.map(|value| (key.to_owned(), vec![OsString::from(value)])));
+        };
+        for (key, value) in &section.values {
+            set(key, Some(value.clone()));
+        }
+        set("queue", section.queue.clone());
+        set("account", section.account.clone());
+        set("memory_mib", memory_mib(section).map(|mib| mib.to_string()));
+        // Slurm takes at most this many seconds.
+        set("leave_ahead", Some(leave_ahead.as_secs().clamp(1, 65_535).to_string()));
+        if let Some(time) = section.time {
+            let seconds = time.get().as_millis().div_ceil(1000);
+            set("seconds", Some(seconds.to_string()));
+            set("minutes", Some(seconds.div_ceil(60).to_string()));
+            let (minutes, rest) = (seconds / 60, seconds % 60);
+            set("hms", Some(format!("{:02}:{:02}:{rest:02}", minutes / 60, minutes % 60)));
+        }
+        set("uid", uid().map(|uid| uid.to_string()));
+        if let Some(extra) = section.extra.as_ref().filter(|extra| !extra.0.is_empty()) {
+            site.insert("extra".to_owned(), extra.0.iter().map(OsString::from).collect());
+        }
+        Ok(Self { template, site, patterns, meanings })
+    }
+
+    /// Environment variables of the commands.
+    pub fn variables(&self) -> &BTreeMap<String, String> {
+        &self.template.variables
+    }
+
+    /// Prefixes of environment variables that commands must not see, and the exceptions.
+    pub fn unset(&self) -> UnsetVariables {
+        let words = |list: &Option<springtide_config::ArgumentList>| {
+            list.as_ref().map(|list| list.0.clone()).unwrap_or_default()
+        };
+        UnsetVariables {
+            prefixes: words(&self.template.unset),
+            except: words(&self.template.unset_except),
+        }
+    }
+
+    /// Whether the script receives signals by a command. Otherwise it receives them by a file.
+    pub fn sends_signals(&self) -> bool {
+        self.template.signal.is_some()
+    }
+
+    /// Whether the submission needs the script in a file.
+    pub fn needs_script_file(&self) -> bool {
+        let submit = self.template.submit.iter().flat_map(CommandTemplate::placeholders);
+        let input = self.template.input.iter().flat_map(TextTemplate::placeholders);
+        submit.chain(input).any(|name| name == "script")
+    }
+
+    /// The command that submits a stub.
+    ///
+    /// # Errors
+    /// The template has a placeholder without a value, or requests too few processors.
+    pub fn submission(&self, stub: &StubSubmission<'_>) -> Result<CommandLine, String> {
+        let job = stub.owner.job_name(stub.name);
+        let output = if is_plain(stub.log) { stub.log } else { Path::new("/dev/null") };
+        let mut own: Values<'_> = BTreeMap::new();
+        let mut set = |key, value: &OsStr| drop(own.insert(key, vec![value.to_owned()]));
+        set("slug", slug(&job).as_ref());
+        set("name", job.as_ref());
+        set("token", stub.name.token.as_ref());
+        set("comment", stub.comment.text().as_ref());
+        set("threads", stub.threads.max(1).to_string().as_ref());
+        set("output", output.as_os_str());
+        set("script", stub.files.script().as_os_str());
+        set("dir", stub.files.base.parent().unwrap_or(Path::new("/")).as_os_str());
+        set("script_text", OsStr::from_bytes(stub.script));
+        if let Ok(text) = std::str::from_utf8(stub.script) {
+            set("script_json", json_string(text).as_ref());
+        }
+        let mut used = BTreeSet::new();
+        let submit = self.template.submit.as_ref();
+        let mut command = self.command("submit", submit, &own, &mut used)?;
+        command.input = match &self.template.input {
+            Some(input) => {
+                let text = self.text(input, &own, &mut used);
+                text.map_err(|name| needs_value("input", &name))?.into_vec()
+            }
+            None => stub.script.to_vec(),
+        };
+        if stub.threads > 1 && !used.contains("threads") {
+            return Err(format!(
+                "`submit` does not request the {} processors of a node: {}",
+                stub.threads,
+                self.optional_with("threads"),
+            ));
+        }
+        command.is_submission = true;
+        Ok(command)
+    }
+
+    /// Advice on how a placeholder comes into effect.
+    fn optional_with(&self, name: &str) -> String {
+        let parts = self.template.submit.iter().flat_map(CommandTemplate::parts);
+        let optional = parts.filter(|part| matches!(part, CommandPart::Optional(_)));
+        let names = |part: &CommandPart| -> Vec<String> {
+            let words = part.words().iter().flat_map(TextTemplate::placeholders);
+            words.map(str::to_owned).collect()
+        };
+        let with = optional.map(names).find(|names| names.iter().any(|other| other == name));
+        let other = with.and_then(|names| names.into_iter().find(|other| other != name));
+        match other {
+            Some(other) => format!("give `values` a `{other}`"),
+            None => format!("add {{{name}}} to it"),
+        }
+    }
+
+    /// The identifier in the output of a submission.
+    pub fn submitted(&self, text: &str) -> Result<BatchJobId, Misread> {
+        let last = self.patterns.submitted.captures_iter(text).last();
+        let id = last.and_then(|found| BatchJobId::new(found.get(1)?.as_str()));
+        let reason =
+            || format!("`submitted` {:?} does not match", self.patterns.submitted.as_str());
+        id.ok_or_else(|| Misread::new(text, reason()))
+    }
+
+    /// The command that lists jobs.
+    ///
+    /// # Errors
+    /// The template has a placeholder without a value.
+    pub fn list(&self) -> Result<CommandLine, String> {
+        self.command("list", self.template.list.as_ref(), &BTreeMap::new(), &mut BTreeSet::new())
+    }
+
+    /// Whether the error output of a failed list says that there are no jobs.
+    pub fn is_empty_list(&self, text: &str) -> bool {
+        self.patterns.empty.as_ref().is_some_and(|empty| empty.is_match(text))
+    }
+
+    /// The stubs of this owner in the output of the list.
+    ///
+    /// Text that is no row is skipped between rows, for names of others' jobs may hold line breaks.
+    /// Alone it is an error: a message must not pass as an empty list.
+    pub fn jobs(&self, text: &str, owner: &StubOwner) -> Result<Vec<QueuedStub>, Misread> {
+        let patterns = &self.patterns;
+        if let Some(frame) = &patterns.frame
+            && !frame.is_match(text)
+        {
+            let reason =
+                format!("`frame` {:?} does not match: it is no whole list", frame.as_str());
+            return Err(Misread::new(text, reason));
+        }
+        let prefix = owner.prefix();
+        let no_row = |row: &str| {
+            let reason = format!("`name` {:?} does not match", patterns.name.as_str());
+            Misread::new(row, reason)
+        };
+        let (mut jobs, mut rows, mut odd) = (Vec::new(), 0, None);
+        let mut other = |piece: &str| {
+            if piece.contains(&prefix) {
+                // A stub whose row is cut off would count as missing.
+                return Err(no_row(piece));
+            }
+            if !piece.trim().is_empty() {
+                odd.get_or_insert_with(|| piece.to_owned());
+            }
+            Ok(())
+        };
+        for piece in pieces(text, patterns.row.as_ref()) {
+            let name = piece.is_row.then(|| value(&patterns.name, piece.text)).flatten();
+            match name {
+                Some(name) => {
+                    rows += 1;
+                    if let Some(name) = owner.parse(name) {
+                        jobs.push(self.job(piece.text, name)?);
+                    }
+                }
+                None => other(piece.text)?,
+            }
+        }
+        match odd {
+            Some(odd) if rows == 0 && patterns.frame.is_none() && !self.is_empty_list(text) => {
+                Err(no_row(&odd))
+            }
+            _ => Ok(jobs),
+        }
+    }
+
+    /// Reads the row of a stub.
+    fn job(&self, row: &str, name: StubName) -> Result<QueuedStub, Misread> {
+        let patterns = &self.patterns;
+        let optional = |pattern: &Option<Regex>| value(pattern.as_ref()?, row).map(str::trim);
+        let wrong = |key: &str| Misread::new(row, format!("`{key}` does not match"));
+        let id = value(&patterns.id, row).and_then(|id| BatchJobId::new(id.trim()));
+        let state = value(&patterns.state, row).ok_or_else(|| wrong("state"))?.trim();
+        let reason = optional(&patterns.reason).filter(|it| !["None", "(null)"].contains(it));
+        Ok(QueuedStub {
+            id: id.ok_or_else(|| wrong("id"))?,
+            node: name.node,
+            token: name.token,
+            state: self.meanings.get(state).cloned().unwrap_or_default(),
+            left: optional(&patterns.left).and_then(time_left),
+            host: optional(&patterns.host).unwrap_or_default().to_owned(),
+            processors: optional(&patterns.processors).and_then(|count| count.parse().ok()),
+            reason: reason.unwrap_or_default().to_owned(),
+            comment: StubComment::parse(optional(&patterns.comment).unwrap_or_default()),
+        })
+    }
+
+    /// The fewest commands that cancel these jobs.
+    pub fn cancel(&self, ids: &[BatchJobId]) -> Vec<CommandLine> {
+        self.for_ids("cancel", self.template.cancel.as_ref(), ids, None)
+    }
+
+    /// The fewest commands that send a signal to the scripts of these jobs. None if a file does
+    /// that.
+    pub fn signal(&self, signal: &str, ids: &[BatchJobId]) -> Vec<CommandLine> {
+        self.for_ids("signal", self.template.signal.as_ref(), ids, Some(signal))
+    }
+
+    fn for_ids(
+        &self,
+        key: &str,
+        template: Option<&CommandTemplate>,
+        ids: &[BatchJobId],
+        signal: Option<&str>,
+    ) -> Vec<CommandLine> {
+        let Some(command) = template else { return Vec::new() };
+        let several = command.placeholders().any(|name| name == "ids");
+        let chunks = ids.chunks(if several { IDS_MAX } else { 1 });
+        let line = |ids: &[BatchJobId]| {
+            let ids: Vec<OsString> = ids.iter().map(|id| id.as_str().into()).collect();
+            let mut own: Values<'_> = BTreeMap::new();
+            own.extend(signal.map(|signal| ("signal", vec![OsString::from(signal)])));
+            own.insert("id", ids.first().cloned().into_iter().collect());
+            own.insert("ids", ids);
+            let line = self.command(key, template, &own, &mut BTreeSet::new());
+            line.inspect_err(|reason| tracing::warn!("{reason}")).ok()
+        };
+        chunks.filter_map(line).collect()
+    }
+
+    /// The command that lists machines, if the template has one.
+    ///
+    /// # Errors
+    /// The template has a placeholder without a value.
+    pub fn list_machines(&self) -> Result<Option<CommandLine>, String> {
+        let Some(command) = &self.template.list_machines else { return Ok(None) };
+        let none = BTreeMap::new();
+        self.command("list_machines", Some(command), &none, &mut BTreeSet::new()).map(Some)
+    }
+
+    /// The machines in the output of their list, each once. Without a queue those of the default
+    /// queue, which takes the jobs that name none. If there is no default, all.
+    pub fn machines(&self, text: &str) -> Result<Vec<BatchMachine>, Misread> {
+        let patterns = &self.patterns;
+        let is_default = |row: &str| {
+            patterns.default_queue.as_ref().is_some_and(|pattern| pattern.is_match(row))
+        };
+        let mut rows = Vec::new();
+        let mut odd = None;
+        for piece in pieces(text, patterns.machine_row.as_ref()) {
+            if piece.is_row && !piece.text.trim().is_empty() {
+                rows.push((is_default(piece.text), self.machine(piece.text)?));
+            } else if !piece.text.trim().is_empty() {
+                odd = odd.or(Some(piece.text));
+            }
+        }
+        if let (Some(odd), true) = (odd, rows.is_empty()) {
+            return Err(Misread::new(odd, "`machine_row` does not match"));
+        }
+        let only_default =
+            !self.site.contains_key("queue") && rows.iter().any(|(default, _)| *default);
+        let mut machines: BTreeMap<String, BatchMachine> = BTreeMap::new();
+        for (_, machine) in rows.into_iter().filter(|(default, _)| *default || !only_default) {
+            let known = machines.entry(machine.name.clone()).or_insert_with(|| machine.clone());
+            // Of several queues one may be closed.
+            known.usable |= machine.usable;
+        }
+        Ok(machines.into_values().collect())
+    }
+
+    fn machine(&self, row: &str) -> Result<BatchMachine, Misread> {
+        let patterns = &self.patterns;
+        let text = |key: &str, pattern: &Option<Regex>| {
+            let found = pattern.as_ref().and_then(|pattern| value(pattern, row));
+            found.ok_or_else(|| Misread::new(row, format!("`{key}` does not match")))
+        };
+        let number = |key: &str, pattern: &Option<Regex>| {
+            let found = text(key, pattern)?.parse::<u32>();
+            found.map_err(|_| Misread::new(row, format!("`{key}` does not find a number")))
+        };
+        let name = text("machine_name", &patterns.machine_name)?.trim().to_owned();
+        let busy = number("machine_busy", &patterns.machine_busy)?;
+        let free = match &patterns.machine_free {
+            Some(_) => number("machine_free", &patterns.machine_free)?,
+            None => number("machine_total", &patterns.machine_total)?.saturating_sub(busy),
+        };
+        let memory = patterns.machine_memory.as_ref().and_then(|pattern| value(pattern, row));
+        Ok(BatchMachine {
+            name,
+            busy,
+            free,
+            memory: memory.and_then(|memory| memory.parse().ok()),
+            usable: patterns.usable.as_ref().is_none_or(|usable| usable.is_match(row)),
+        })
+    }
+
+    /// Fills in a command. Records the placeholders that were filled in.
+    fn command(
+        &self,
+        key: &str,
+        template: Option<&CommandTemplate>,
+        own: &Values<'_>,
+        used: &mut BTreeSet<String>,
+    ) -> Result<CommandLine, String> {
+        let Some(template) = template else { return Err(format!("the template lacks `{key}`")) };
+        let mut words = Vec::new();
+        for part in template.parts() {
+            match part {
+                CommandPart::Word(word) => {
+                    let found = self.words(word, own, used);
+                    words.extend(found.map_err(|name| needs_value(key, &name))?);
+                }
+                CommandPart::Optional(group) => {
+                    let mut filled = used.clone();
+                    let found: Result<Vec<_>, _> =
+                        group.iter().map(|word| self.words(word, own, &mut filled)).collect();
+                    if let Ok(found) = found {
+                        *used = filled;
+                        words.extend(found.into_iter().flatten());
+                    }
+                }
+            }
+        }
+        Ok(CommandLine { words, ..CommandLine::default() })
+    }
+
+    fn value<'a>(&'a self, name: &str, own: &'a Values<'_>) -> Option<&'a [OsString]> {
+        own.get(name).or_else(|| self.site.get(name)).map(Vec::as_slice)
+    }
+
+    /// A word with its placeholders filled in. A placeholder alone may become several words.
+    fn words(
+        &self,
+        word: &TextTemplate,
+        own: &Values<'_>,
+        used: &mut BTreeSet<String>,
+    ) -> Result<Vec<OsString>, String> {
+        if let [TextPiece::Placeholder(name)] = word.pieces() {
+            let values = self.value(name, own).ok_or_else(|| name.clone())?;
+            used.insert(name.clone());
+            return Ok(values.to_vec());
+        }
+        Ok(vec![self.text(word, own, used)?])
+    }
+
+    /// A text with its placeholders filled in. The error is the name of one without a value.
+    fn text(
+        &self,
+        text: &TextTemplate,
+        own: &Values<'_>,
+        used: &mut BTreeSet<String>,
+    ) -> Result<OsString, String> {
+        let mut filled = OsString::new();
+        for piece in text.pieces() {
+            match piece {
+                TextPiece::Literal(literal) => filled.push(literal),
+                TextPiece::Placeholder(name) => {
+                    let values = self.value(name, own).ok_or_else(|| name.clone())?;
+                    filled.push(values.join(OsStr::new(",")));
+                    used.insert(name.clone());
+                }
+            }
+        }
+        Ok(filled)
+    }
+}
+
+/// Environment variables that the commands must not see.
+#[derive(Clone, Debug, Default)]
+pub(super) struct UnsetVariables {
+    /// Prefixes of their names.
+    pub prefixes: Vec<String>,
+    /// Names with such a prefix that the commands see.
+    pub except: Vec<String>,
+}
+
+/// Memory of a stub in MiB, if the section requests any.
+pub(super) fn memory_mib(section: &BatchSection) -> Option<u64> {
+    section.memory.map(|size| size.bytes().div_ceil(1 << 20).max(1))
+}
+
+fn needs_value(key: &str, name: &str) -> String {
+    format!("`{key}` needs a value for {{{name}}}: add `{name}` to `values`")
+}
+
+/// The user of this process, whose jobs are listed.
+fn uid() -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+
+    std::fs::metadata("/proc/self").ok().map(|process| process.uid())
+}
+
+/// Whether no batch system sees a pattern, a variable or a host in this path.
+fn is_plain(path: &Path) -> bool {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._+-".contains(byte);
+    path.as_os_str().as_bytes().iter().all(plain)
+}
+
+/// A text as a JSON string, which is also a YAML scalar.
+fn json_string(text: &str) -> String {
+    let mut json = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => json.extend(['\\', c]),
+            '\n' => json.push_str("\\n"),
+            c if c.is_control() => json.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => json.push(c),
+        }
+    }
+    json.push('"');
+    json
+}
+
+/// The first group of a match.
+fn value<'a>(pattern: &Regex, text: &'a str) -> Option<&'a str> {
+    pattern.captures(text)?.get(1).map(|found| found.as_str())
+}
+
+/// A piece of output: a row, or text between rows.
+struct OutputPiece<'a> {
+    text: &'a str,
+    is_row: bool,
+}
+
+/// The rows of a text, and the text between them. Without a pattern, each line is a row.
+fn pieces<'a>(text: &'a str, row: Option<&Regex>) -> Vec<OutputPiece<'a>> {
+    let Some(row) = row else {
+        return text.lines().map(|text| OutputPiece { text, is_row: true }).collect();
+    };
+    let mut found = Vec::new();
+    let mut end = 0;
+    for Range { start, end: after } in row.find_iter(text).map(|row| row.range()) {
+        found.push(OutputPiece { text: &text[end..start], is_row: false });
+        found.push(OutputPiece { text: &text[start..after], is_row: true });
+        end = after;
+    }
+    found.push(OutputPiece { text: &text[end..], is_row: false });
+    found
+}
+
+/// Parses `[DAYS-][[HOURS:]MINUTES:]SECONDS[.FRACTION]`. None for words that say that there is no
+/// limit, or that it is unknown.
+fn time_left(text: &str) -> Option<Duration> {
+    let (days, clock) = match text.split_once('-') {
+        Some((days, clock)) => (days.parse::<u64>().ok()?, clock),
+        None => (0, text),
+    };
+    let clock = clock.split_once('.').map_or(clock, |(whole, _)| whole);
+    let (mut seconds, mut parts) = (0u64, 0);
+    for part in clock.split(':') {
+        parts += 1;
+        seconds = seconds.checked_mul(60)?.checked_add(part.parse().ok()?)?;
+    }
+    let days = days.checked_mul(24 * 60 * 60)?;
+    (parts <= 3).then(|| days.checked_add(seconds).map(Duration::from_secs)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use springtide_base::fuzz::{Target, run};
+    use springtide_config::{BatchPreset, GridConfig, Sources, load};
+
+    use super::super::capacity::{StubSize, capacity};
+    use super::*;
+
+    const AHEAD: Duration = Duration::from_secs(60);
+
+    fn owner() -> StubOwner {
+        StubOwner::new("home", "ours", "vu")
+    }
+
+    fn name(node: &str) -> StubName {
+        StubName { node: node.to_owned(), token: "t1".to_owned() }
+    }
+
+    /// The row's name of a node.
+    fn job(node: &str) -> String {
+        owner().job_name(&name(node))
+    }
+
+    fn system(text: &str) -> Result<BatchSystem, String> {
+        let text = format!("[[cluster]]\nname = \"vu\"\nprovider = \"batch\"\n{text}");
+        let config = load::<GridConfig>(&Sources::of_text("test", &text));
+        let config = config.map_err(|error| error.to_string())?.value;
+        BatchSystem::new(&config.cluster[0].batch_system().unwrap(), AHEAD)
+    }
+
+    fn preset(name: &str) -> BatchSystem {
+        system(&format!("[cluster.batch]\npreset = \"{name}\"\n")).unwrap()
+    }
+
+    fn submission(system: &BatchSystem, threads: u32, log: &str) -> Result<CommandLine, String> {
+        let base = "/d/vu-1.toml".into();
+        let files = StubFiles { base, token: "t1".to_owned() };
+        system.submission(&StubSubmission {
+            owner: &owner(),
+            name: &name("vu-1"),
+            comment: &StubComment::default(),
+            files: &files,
+            threads,
+            log: Path::new(log),
+            script: b"echo \"a\tb\"\n",
+        })
+    }
+
+    #[test]
+    fn slurm_options_become_arguments() {
+        let text = "[[cluster]]\nname = \"vu\"\nprovider = \"slurm\"\n[cluster.slurm]\n\
+            gres = \"gpu:2\"\nconstraint = \"a&b\"\nreservation = \"r1\"\nmem_per_cpu = \"1GiB\"\n\
+            extra = [\"--exclusive\", \"--nice=5\"]\nclusters = \"das\"\ntime = \"90s\"\n\
+            partition = \"batch\"\nqos = \"low\"\naccount = \"p1\"\n";
+        let config = load::<GridConfig>(&Sources::of_text("test", text)).unwrap().value;
+        let system = BatchSystem::new(&config.cluster[0].batch_system().unwrap(), AHEAD).unwrap();
+        let line = submission(&system, 4, "/d/log").unwrap();
+        let expected = format!(
+            "sbatch --parsable --no-requeue --export=ALL --nodes=1 --ntasks=1 --cpus-per-task=4 \
+             --job-name={} --comment=springtide-1 --signal=B:USR1@60 --open-mode=append \
+             --clusters=das --partition=batch --account=p1 --qos=low --time=2 --mem-per-cpu=1024M \
+             --gres=gpu:2 '--constraint=a&b' --reservation=r1 --output=/d/log --error=/d/log \
+             --exclusive --nice=5",
+            job("vu-1")
+        );
+        assert_eq!(
+            line.to_string().replace("'--comment=springtide-1'", "--comment=springtide-1"),
+            expected
+        );
+        assert_eq!(line.input, b"echo \"a\tb\"\n");
+        // Slurm would see a pattern in such a path.
+        let line = submission(&system, 1, "/d/%j").unwrap().to_string();
+        assert!(line.contains("--output=/dev/null"), "{line}");
+        let ids = [BatchJobId::new("7").unwrap(), BatchJobId::new("8").unwrap()];
+        let lines: Vec<String> = system.cancel(&ids).iter().map(CommandLine::to_string).collect();
+        assert_eq!(lines, ["scancel --clusters=das 7 8"]);
+        let lines = system.signal("USR1", &ids);
+        assert_eq!(lines[0].to_string(), "scancel --clusters=das --batch --signal=USR1 7 8");
+        assert!(system.list().unwrap().to_string().contains(" --clusters=das "));
+    }
+
+    #[test]
+    fn many_jobs_are_few_commands() {
+        let ids: Vec<BatchJobId> =
+            (1..=700).map(|id| BatchJobId::new(&id.to_string()).unwrap()).collect();
+        assert_eq!(preset("slurm").cancel(&ids).len(), 2);
+        assert!(preset("gridengine").signal("USR1", &ids).is_empty());
+    }
+
+    #[test]
+    fn several_processors_need_a_parallel_environment() {
+        let lacking = submission(&preset("gridengine"), 2, "/d/log").unwrap_err();
+        assert!(lacking.contains("give `values` a `parallel_environment`"), "{lacking}");
+        let text = "[cluster.batch]\npreset = \"gridengine\"\nqueue = \"all.q\"\ntime = \"2m\"\n\
+            values = { parallel_environment = \"smp\" }\n";
+        let line = submission(&system(text).unwrap(), 2, "/d/log").unwrap().to_string();
+        assert!(line.contains(" -o /d/log -pe smp 2 -q all.q -l h_rt=120"), "{line}");
+    }
+
+    #[test]
+    fn a_manifest_has_the_script_as_a_scalar() {
+        let text = "[cluster.batch]\npreset = \"kubernetes\"\n\
+            values = { image = \"registry/springtide\", claim = \"files\" }\n";
+        let line = submission(&system(text).unwrap(), 2, "/d/log").unwrap();
+        let manifest = String::from_utf8(line.input).unwrap();
+        assert!(manifest.contains("[\"/bin/sh\", \"-c\", \"echo \\\"a\\u0009b\\\"\\n\"]"));
+        assert!(manifest.contains("mountPath: \"/d\" }") && manifest.contains("cpu: \"2\" } }"));
+        assert!(manifest.contains(&format!("name: {}\n", slug(&job("vu-1")))), "{manifest}");
+    }
+
+    #[test]
+    fn stubs_are_told_apart_from_other_jobs() {
+        let comment = StubComment {
+            base: Some("/home/me/a b|c%/vu-1.toml".into()),
+            log: Some("/l/vu-1.log".into()),
+        };
+        let other = StubOwner::new("home", "theirs", "vu").job_name(&name("vu-1"));
+        let text = format!(
+            "{}|12|R|1-02:03:04|4|n7|None|{}\n\
+             {}|13|PD|UNLIMITED|4||Resources|(null)\n\
+             {other}|20|R|5:00|4|n7|None|\n\
+             springtide.home.vu.vu-1|21|R|5:00|4|n7|None|\n\
+             two|19|R|5:00|4|n7|None|two\nlines\n\
+             a name\nof two|22|R|5:00|4|n7|None|\n\
+             spring|tide|17_[1-9]|R|5:00|4|n[1-3]|None|odd|name\n\
+             wrap|18_4|S|INVALID|4|n7|None|hello\n\n",
+            job("vu-1"),
+            comment.text(),
+            job("vu-2"),
+        );
+        let found = preset("slurm").jobs(&text, &owner()).unwrap();
+        assert_eq!(found.len(), 2);
+        assert_eq!((found[0].id.as_str(), found[0].node.as_str()), ("12", "vu-1"));
+        assert_eq!(found[0].left, Some(Duration::from_secs(86_400 + 2 * 3600 + 3 * 60 + 4)));
+        assert_eq!((found[0].host.as_str(), found[0].processors), ("n7", Some(4)));
+        assert_eq!((&found[0].state, &found[0].comment), (&StubState::Running, &comment));
+        assert_eq!((&found[1].state, found[1].left), (&StubState::Pending, None));
+        let reason = (found[1].reason.as_str(), &found[1].comment);
+        assert_eq!(reason, ("Resources", &StubComment::default()));
+    }
+
+    #[test]
+    fn a_message_is_no_list() {
+        let slurm = preset("slurm");
+        let cut = format!("other|7|R|1|1|n|None|\n{}|8|R", job("vu-1"));
+        let no_number = format!("{}|x|R|1|1|n|None|", job("vu-1"));
+        for text in ["Please read the new rules", "a|b|c", &no_number, &cut] {
+            assert!(slurm.jobs(text, &owner()).is_err(), "{text}");
+        }
+        for text in ["", "\n", "CLUSTER: das\n"] {
+            assert_eq!(slurm.jobs(text, &owner()), Ok(Vec::new()), "{text}");
+        }
+        let grid_engine = preset("gridengine");
+        for text in ["", "error: commlib error", "<job_info><job_list>"] {
+            assert!(grid_engine.jobs(text, &owner()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_of_grid_engine_are_read() {
+        // Output of Grid Engine 8.1.9, shortened.
+        let row = |id: u32, node: &str, state: &str, queue: &str| {
+            format!(
+                "    <job_list state=\"running\">\n<JB_job_number>{id}</JB_job_number>\n\
+                 <JB_name>{}</JB_name>\n      <state>{state}</state>\n      \
+                 <queue_name>{queue}</queue_name>\n      <slots>2</slots>\n    </job_list>\n",
+                job(node)
+            )
+        };
+        let text = format!(
+            "<?xml version='1.0'?>\n<job_info  xmlns:xsd=\"x\">\n  <queue_info>\n{}\
+             </queue_info>\n<job_info>\n{}{}  </job_info>\n</job_info>\n",
+            row(1, "vu-1", "r", "all.q@n1"),
+            row(2, "vu-2", "qw", ""),
+            row(3, "vu-3", "Eqw", ""),
+        );
+        let grid_engine = preset("gridengine");
+        let found = grid_engine.jobs(&text, &owner()).unwrap();
+        let states: Vec<_> = found.iter().map(|job| (job.id.as_str(), &job.state)).collect();
+        let failed = StubState::Ended("failed to start".to_owned());
+        assert_eq!(
+            states,
+            [("1", &StubState::Running), ("2", &StubState::Pending), ("3", &failed)]
+        );
+        assert_eq!((found[0].host.as_str(), found[0].processors), ("all.q@n1", Some(2)));
+        assert!(grid_engine.jobs(&text[..text.len() - 20], &owner()).is_err());
+        let machines = "queuename    qtype resv/used/tot. load_avg arch          states\n\
+            --------------------------------------\n\
+            all.q@n1                  BIP   0/3/4          1.30     lx-amd64      \n\
+            \x20     1 0.25000 springtide root         r     11/29/2026 12:06:03     1        \n\
+            all.q@n2                  BIP   0/0/4          -NA-     lx-amd64      au\n";
+        let machines = grid_engine.machines(machines).unwrap();
+        let seen: Vec<_> = machines.iter().map(|m| (m.busy, m.free, m.usable)).collect();
+        assert_eq!(seen, [(3, 1, true), (0, 4, false)]);
+        assert!(grid_engine.machines("error: no answer").is_err());
+    }
+
+    /// One row of each preset that was not tested on a real system, after its documentation.
+    #[test]
+    fn lists_of_other_systems_are_read() {
+        let rows = [
+            (
+                "pbs",
+                format!("Job Id: 12.srv|Job_Name={}|job_state=Q|exec_host=n1/0\n", job("vu-1")),
+            ),
+            ("lsf", format!("12|PEND|{}|-|-|-\n", job("vu-1"))),
+            ("flux", format!("f12|S|0.0||1|{}\n", job("vu-1"))),
+            ("htcondor", format!("12.0|1||{}\n", job("vu-1"))),
+            ("kubernetes", format!("springtide-12|{}|Pending|\n", job("vu-1"))),
+        ];
+        for (name, row) in rows {
+            let values = "values = { image = \"i\", claim = \"c\" }\n";
+            let values = if name == "kubernetes" { values } else { "" };
+            let text = format!("[cluster.batch]\npreset = \"{name}\"\n{values}");
+            let found = system(&text).unwrap().jobs(&row, &owner()).unwrap();
+            assert_eq!(found.len(), 1, "{name}");
+            assert_eq!((found[0].node.as_str(), &found[0].state), ("vu-1", &StubState::Pending));
+            assert!(found[0].id.as_str().contains("12"), "{name}: {}", found[0].id);
+        }
+        assert!(preset("lsf").is_empty_list("No unfinished job found"));
+    }
+
+    #[test]
+    fn remaining_times() {
+        let seconds = |text| time_left(text).map(|left| left.as_secs());
+        assert_eq!(seconds("0:59"), Some(59));
+        assert_eq!(seconds("1:59:00"), Some(7140));
+        assert_eq!((seconds("12"), seconds("12.7")), (Some(12), Some(12)));
+        assert_eq!(seconds("365-00:00:01"), Some(365 * 86_400 + 1));
+        for word in ["UNLIMITED", "INVALID", "NOT_SET", "N/A", "", "-", "1:2:3:4", "-1:00"] {
+            assert_eq!(seconds(word), None, "{word}");
+        }
+    }
+
+    #[test]
+    fn identifiers_of_submitted_jobs() {
+        let slurm = preset("slurm");
+        let id = |text| slurm.submitted(text).map(|id| id.to_string()).ok();
+        assert_eq!(id("12\n").as_deref(), Some("12"));
+        assert_eq!(id("Welcome to us!\n\n12;vu\n").as_deref(), Some("12"));
+        assert_eq!((id("\n"), id("Submitted batch job 12")), (None, None));
+        for text in ["", "a b", "-f", "a\n"] {
+            assert_eq!(BatchJobId::new(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn machines_that_take_jobs() {
+        let slurm = preset("slurm");
+        let takes = |state: &str| {
+            let row = format!("n1|0/8/0/8|{state}|up|batch*|1");
+            slurm.machines(&row).unwrap()[0].usable
+        };
+        for state in [
+            "idle",
+            "mixed",
+            "allocated",
+            "allocated+",
+            "completing",
+            "idle~",
+            "mixed-",
+            "idle#",
+            "planned",
+            "mix",
+            "IDLE+POWERED_DOWN",
+            "idle@",
+        ] {
+            assert!(takes(state), "{state}");
+        }
+        for state in [
+            "down",
+            "down*",
+            "drained",
+            "draining",
+            "drng",
+            "drain*",
+            "idle*",
+            "maint",
+            "resv",
+            "reserved",
+            "idle$",
+            "idle%",
+            "IDLE+DRAIN",
+            "",
+            "fail",
+            "newword",
+        ] {
+            assert!(!takes(state), "{state}");
+        }
+    }
+
+    #[test]
+    fn each_machine_is_counted_once_and_in_the_right_partition() {
+        let text = "n1|2/6/0/8|mixed|up|batch*|4096\n\
+                    n1|2/6/0/8|mixed|up|long|4096\n\
+                    n2|0/0/8/8|drained|up|batch*|4096\n\
+                    n3|0/8/0/8|idle|up|long|4096\n\
+                    n4|0/8/0/8|idle|down|batch*|N/A\n";
+        let names = |system: &BatchSystem| -> Vec<String> {
+            system.machines(text).unwrap().into_iter().map(|machine| machine.name).collect()
+        };
+        let queue = "[cluster.batch]\npreset = \"slurm\"\nqueue = \"batch,long\"\n";
+        assert_eq!(names(&system(queue).unwrap()), ["n1", "n2", "n3", "n4"]);
+        assert_eq!(names(&preset("slurm")), ["n1", "n2", "n4"]);
+        assert!(preset("slurm").machines("n1|2/6/8|idle|up|batch*|1").is_err());
+        assert!(preset("slurm").machines("no nodes").is_err());
+    }
+
+    /// Each reader of output gets every text, by each preset.
+    fn read(systems: &[BatchSystem], bytes: &[u8]) -> Result<(), String> {
+        let text = String::from_utf8_lossy(bytes);
+        let mut read = Err(String::new());
+        let _ = time_left(&text);
+        for system in systems {
+            let _ = (system.submitted(&text), system.is_empty_list(&text));
+            let jobs = system.jobs(&text, &owner());
+            let held = jobs.as_deref().unwrap_or_default();
+            for job in held {
+                let StubName { node, token } =
+                    StubName { node: job.node.clone(), token: job.token.clone() };
+                assert!(!node.is_empty() && !token.is_empty());
+            }
+            let Ok(machines) = system.machines(&text) else { continue };
+            for (processors, memory) in [(0, Some(0)), (2, Some(7)), (1, None)] {
+                let found = capacity(&machines, held, StubSize { processors, memory });
+                assert!(found.size >= found.others);
+            }
+            if !held.is_empty() {
+                read = Ok(());
+            }
+        }
+        read
+    }
+
+    #[test]
+    fn fuzz() {
+        thread_local! {
+            static SYSTEMS: Vec<BatchSystem> = BatchPreset::ALL
+                .iter()
+                .map(|preset| {
+                    let values = "values = { image = \"i\", claim = \"c\" }\n";
+                    let values = if *preset == BatchPreset::Kubernetes { values } else { "" };
+                    system(&format!("[cluster.batch]\npreset = \"{preset}\"\n{values}")).unwrap()
+                })
+                .collect();
+        }
+        let comment = StubComment { base: Some("/t/a".into()), log: None }.text();
+        let (one, two) = (job("vu-1"), job("vu-2"));
+        let slurm =
+            format!("{one}|17|R|1-02:03:04|2|n1|None|{comment}\nother|3|PD|UNLIMITED|1|||x\n");
+        let grid_engine = format!(
+            "<job_info><job_list><JB_job_number>1</JB_job_number><JB_name>{two}</JB_name>\
+             <state>r</state><queue_name>q@n</queue_name><slots>1</slots></job_list></job_info>\n"
+        );
+        let machines = "n1|1/3/0/4|mixed|up|short*|2000\nn2|0/0/4/4|down*|up|long|0\n";
+        let queues = "all.q@n1    BIP   0/3/4   1.30   lx-amd64   \n";
+        let pbs = format!("Job Id: 1.s|Job_Name={one}|job_state=R|exec_host=n1/0\n");
+        let seeds = [&*slurm, &*grid_engine, machines, queues, &*pbs, "17;cluster\n"];
+        let target = Target {
+            name: "output of batch systems",
+            test: "-p springtide-providers --lib batch::system::tests::fuzz",
+            words: &[
+                "|",
+                ":",
+                "/",
+                "-",
+                "\n",
+                "%",
+                "%FF",
+                ".",
+                "*",
+                "<job_list>",
+                "</job_list>",
+                "</job_info>",
+                "springtide-1 ",
+                "base=",
+                "springtide.",
+                "PD",
+                "CG",
+                "idle",
+                "up",
+                "~",
+                "+",
+                ";",
+                " ",
+                "@",
+                "Job Id: ",
+            ],
+            max_len: 8 << 10,
+            found: &[],
+            read: |bytes| SYSTEMS.with(|systems| read(systems, bytes)),
+            allocated: None,
+        };
+        run(target, seeds.map(|text| text.as_bytes().to_vec()).to_vec());
+    }
+}
