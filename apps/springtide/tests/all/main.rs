@@ -11,6 +11,7 @@ mod book;
 mod cli;
 mod dashboard;
 mod drains;
+mod gridengine;
 mod grids;
 mod incarnations;
 mod inputs;
