@@ -42,7 +42,14 @@ impl GridEngineLab {
         let pid = std::fs::read_to_string(file).expect("its number");
         // The number counts in the namespace of the cell only.
         let kill = format!("kill -{signal} {}", pid.trim());
-        output_of(Command::new(self.commands().join("in-cell")).args(["sh", "-c", &kill]));
+        output_of(self.in_cell("sh").args(["-c", &kill]));
+    }
+
+    /// A command that runs in the namespaces of the cell.
+    pub fn in_cell(&self, program: &str) -> Command {
+        let mut command = Command::new(self.commands().join("in-cell"));
+        command.arg(program);
+        command
     }
 
     /// Runs a command of the cell's user, as opposed to the provider, and returns its output.

@@ -12,6 +12,7 @@ mod cli;
 mod commands;
 mod dashboard;
 mod drains;
+mod gridengine;
 mod grids;
 mod incarnations;
 mod inputs;
