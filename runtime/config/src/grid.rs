@@ -217,7 +217,8 @@ section! {
         /// Shell commands before the node's program. If one fails, the batch job ends.
         prologue: Option<ArgumentList> = Absent("[\". /etc/profile.d/modules.sh\", \
             \"module load cuda\"]");
-        /// Time before its end at which a node leaves its job.
+        /// Time before its end at which a node is replaced; longer if the last nodes waited for
+        /// over half of it in the queue.
         leave_ahead: Time = Is("\"60s\"");
         /// Interval at which the cluster is asked for free processors and the states of nodes.
         poll: Time = Is("\"2s\"");

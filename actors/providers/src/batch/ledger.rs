@@ -4,7 +4,7 @@
 //! numbered: a list does not show a stub that was submitted after its query. Of two lists that
 //! cross, the one of the later query counts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -12,6 +12,8 @@ use tokio::time::Instant;
 use super::files::ExitStatus;
 use super::system::{BatchJobId, QueuedStub, StubState};
 
+/// The number of waits in the queue from which the next one is predicted.
+const QUEUE_WAITS_MAX: usize = 16;
 /// The interval of queries while a change is expected.
 const FAST: Duration = Duration::from_millis(200);
 /// The factor by which the interval grows after each query without a change.
@@ -82,7 +84,7 @@ pub(super) enum LedgerChange {
 pub(super) struct LedgerSettings {
     /// The longest interval of queries.
     pub poll: Duration,
-    /// The remaining time at which a stub is warned.
+    /// The least remaining time at which a stub is warned.
     pub leave_ahead: Duration,
     /// The time limit of stubs, if they have one. It counts where the list has no remaining time.
     pub time: Option<Duration>,
@@ -100,6 +102,8 @@ struct LedgerEntry {
     missing: Option<Instant>,
     /// Whether it has an order to end.
     is_ending: bool,
+    /// The time of its submission, if this process submitted it.
+    submitted: Option<Instant>,
     /// The time of the first list in which it ran.
     running: Option<Instant>,
     /// Its remaining time, and when that was listed.
@@ -127,6 +131,8 @@ struct UncertainSubmission {
 #[derive(Debug)]
 pub(super) struct StubLedger {
     settings: LedgerSettings,
+    /// The last times from a submission to the start of its stub.
+    queue_waits: VecDeque<Duration>,
     stubs: BTreeMap<BatchJobId, LedgerEntry>,
     /// Stubs without a holder that may still exist.
     abandoned: BTreeMap<BatchJobId, CancelSchedule>,
@@ -148,6 +154,7 @@ impl StubLedger {
     pub fn new(settings: LedgerSettings) -> Self {
         Self {
             settings,
+            queue_waits: VecDeque::new(),
             stubs: BTreeMap::new(),
             abandoned: BTreeMap::new(),
             submitting: BTreeSet::new(),
@@ -166,6 +173,7 @@ impl StubLedger {
         listed: Option<&QueuedStub>,
         now: Instant,
     ) -> StubRecord {
+        let settings = self.present_settings();
         self.abandoned.remove(id);
         self.vanished.remove(id);
         let entry = self.stubs.entry(id.clone()).or_insert(LedgerEntry {
@@ -174,15 +182,25 @@ impl StubLedger {
             missed: 0,
             missing: None,
             is_ending: false,
+            submitted: listed.is_none().then_some(now),
             running: None,
             left: None,
         });
         if let Some(job) = listed {
-            entry.update(job, None, &self.settings, now);
+            entry.update(job, None, &settings, now);
         }
         let record = entry.record.clone();
         self.expect_change();
         record
+    }
+
+    /// The settings with a warning that leaves time for a replacement: twice the longest of the
+    /// last waits in the batch system's queue, and at most half of a stub's time.
+    fn present_settings(&self) -> LedgerSettings {
+        let wait = self.queue_waits.iter().max().copied().unwrap_or_default();
+        let most = self.settings.time.map_or(Duration::MAX, |time| time / 2);
+        let leave_ahead = (2 * wait).min(most).max(self.settings.leave_ahead);
+        LedgerSettings { leave_ahead, ..self.settings }
     }
 
     /// Records that a stub has lost its holder, and that it was cancelled now.
@@ -298,7 +316,8 @@ impl StubLedger {
         self.answered = query;
         let by_id: BTreeMap<&BatchJobId, &QueuedStub> =
             jobs.iter().map(|job| (&job.id, job)).collect();
-        let mut changes = Vec::new();
+        let settings = self.present_settings();
+        let (mut changes, mut waits) = (Vec::new(), Vec::new());
         for (id, entry) in &mut self.stubs {
             if entry.since >= query {
                 continue;
@@ -306,7 +325,13 @@ impl StubLedger {
             let before = entry.record.clone();
             let exit = exits.get(id).copied();
             match by_id.get(id) {
-                Some(job) => entry.update(job, exit, &self.settings, now),
+                Some(job) => {
+                    entry.update(job, exit, &settings, now);
+                    if let (Some(_), Some(submitted)) = (entry.running, entry.submitted) {
+                        entry.submitted = None;
+                        waits.push(now.saturating_duration_since(submitted));
+                    }
+                }
                 None if entry.miss(id, exit, &self.settings, now) => {
                     self.vanished.insert(id.clone(), now + VANISHED);
                 }
@@ -315,6 +340,10 @@ impl StubLedger {
             if entry.record != before {
                 changes.push(LedgerChange::Changed(id.clone(), entry.record.clone()));
             }
+        }
+        self.queue_waits.extend(waits);
+        while self.queue_waits.len() > QUEUE_WAITS_MAX {
+            self.queue_waits.pop_front();
         }
         let uncertain = |job: &QueuedStub| self.uncertain.contains_key(&job.token);
         let vanished =
@@ -526,6 +555,26 @@ mod tests {
         // The end is final.
         assert_eq!(seen(&mut ledger, StubState::Running), None);
         assert_eq!(list(&mut ledger, &[], now), []);
+    }
+
+    /// A replacement waits in the batch system's queue as long as the last stubs did.
+    #[test]
+    fn the_warning_leaves_time_for_the_wait_in_the_queue() {
+        let mut now = Instant::now();
+        let time = Some(Duration::from_secs(3600));
+        let mut ledger = StubLedger::new(LedgerSettings { time, ..SETTINGS });
+        ledger.track(&id(1), None, now);
+        now += Duration::from_secs(300);
+        assert_eq!(list(&mut ledger, &[job(1, StubState::Running)], now).len(), 1);
+        let left = |seconds| {
+            let left = Some(Duration::from_secs(seconds));
+            [QueuedStub { left, ..job(1, StubState::Running) }]
+        };
+        assert_eq!(list(&mut ledger, &left(601), now), []);
+        let changes = list(&mut ledger, &left(600), now);
+        let [LedgerChange::Changed(_, record)] = &changes[..] else { panic!("{changes:?}") };
+        let warned = record.revocation.as_ref().expect("a warning");
+        assert_eq!(warned.within, Duration::from_secs(600));
     }
 
     #[test]

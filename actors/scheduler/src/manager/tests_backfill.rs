@@ -202,6 +202,8 @@ fn workload(exact: bool) -> impl Strategy<Value = Vec<DrawnJob>> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
     #[test]
     fn easy_starts_jobs_as_an_independent_implementation(jobs in workload(false)) {
         let machine = Machine::new(QueueDiscipline::Easy).run(&jobs);

@@ -469,7 +469,8 @@ impl Engine<'_> {
                 let need = Box::new(JobRequirements {
                     placement,
                     expected_ms,
-                    program: Some(program.name.clone()),
+                    // Jobs of a trace are different programs, whose expected times are known.
+                    program: expected.is_none().then(|| program.name.clone()),
                     user: user.clone(),
                     ..JobRequirements::one(*kind, *min, *start, *max)
                 });

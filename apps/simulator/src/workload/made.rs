@@ -263,7 +263,9 @@ fn traced(
 ) -> Arrival {
     let [kind, breadth, sigma] = drawn;
     let (size, seconds) = (job.size, job.run.as_secs_f64().max(LEAST_SECONDS));
-    let (expected, user) = (job.requested, job.user.map(|user| format!("user-{user}")));
+    // Traces without requested times, for example of a model, have users who know the run times.
+    let expected = Some(job.requested.unwrap_or(job.run));
+    let user = job.user.map(|user| format!("user-{user}"));
     if kind >= section.malleable {
         let program = programs.rigid(size);
         let (kind, scale) = (Kind::Rigid, seconds);

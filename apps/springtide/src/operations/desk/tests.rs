@@ -189,15 +189,17 @@ fn no_file_of_a_waiting_job_is_open() {
     }
 }
 
+/// A submission is a record; the files of a job are made when they are first needed.
 #[test]
-fn a_job_without_a_record_is_refused() {
+fn a_job_whose_files_cannot_be_written_fails() {
     let grid = ArchiveGrid::new();
     fs::create_dir(grid.jobs()).unwrap();
     fs::write(grid.jobs().join("job-1"), "in the way").unwrap();
-    assert!(grid.create(1).is_err());
-    assert!(grid.records.entries().is_empty());
-    // A job whose events cannot be written is submitted all the same, and fails by the missing
-    // files.
+    let mut archived = grid.create(1).unwrap();
+    archived.take(ended(1, Ok(outcome())));
+    let result = archived.result().unwrap().unwrap().0;
+    assert_eq!(result["ok"], false, "{result}");
+    assert!(result["error"].as_str().unwrap().contains("job-1"), "{result}");
     fs::create_dir_all(grid.jobs().join("job-2")).unwrap();
     fs::write(grid.jobs().join("job-2/nodes"), "in the way").unwrap();
     let mut archived = grid.create(2).unwrap();
