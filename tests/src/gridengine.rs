@@ -15,7 +15,7 @@ impl GridEngineLab {
     /// Starts a cell of one machine with this number of slots.
     ///
     /// # Errors
-    /// [`Skipped`]: the caller prints it and passes.
+    /// `Skipped`: the caller prints it and passes.
     ///
     /// # Panics
     /// Panics if the machine has all requirements and the cell does not start.

@@ -17,7 +17,7 @@ impl SlurmLab {
     /// They are separate from each other and from any Slurm of the machine.
     ///
     /// # Errors
-    /// [`Skipped`]: the caller prints it and passes.
+    /// `Skipped`: the caller prints it and passes.
     ///
     /// # Panics
     /// Panics if the machine has all requirements and the clusters do not start.

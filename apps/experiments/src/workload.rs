@@ -388,8 +388,8 @@ fn row(
 fn table(rows: &[&WorkloadRow]) -> String {
     let width = rows.iter().map(|row| row.label.len()).max().unwrap_or(0).max(8);
     let mut text = format!(
-        "{:width$}  first     ended failed execution response  p90 resp   wait      wide  procs   used stuck \
-        operations shrinks   wasted\n",
+        "{:width$}  first     ended failed execution response  p90 resp   wait      wide  \
+        procs   used stuck operations shrinks   wasted\n",
         "workload"
     );
     for row in rows {

@@ -71,7 +71,7 @@ impl App {
         app
     }
 
-    /// Adds the job `command`, which runs any program of the nodes' hosts: see [`CommandJob`]. All
+    /// Adds the job `command`, which runs any program of the nodes' hosts: see `CommandJob`. All
     /// clients that may submit jobs can then run programs as the user of the nodes.
     ///
     /// # Panics

@@ -247,7 +247,7 @@ section! {
         name: Name = Required("\"alice\"");
         /// Share of the grid, relative to those of others.
         share: f64 = Is("1.0");
-        /// Jobs with a higher priority start first, whatever was used before.
+        /// Jobs with a higher priority start first, regardless of past use.
         priority: BoundedInt<0, 1_000_000> = Is("0");
         /// Maximum number of processors of all running jobs at their starts.
         processors_max: Option<BoundedInt<1, 1_000_000_000>> = Absent("64");

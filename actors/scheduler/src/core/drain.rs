@@ -69,7 +69,7 @@ impl DrainMark {
         }
     }
 
-    /// Whether the node's process ends at a known time, whatever its job does.
+    /// Whether the node's process ends at a known time, even if its job keeps the node.
     pub(super) fn is_revocation(&self) -> bool {
         self.incarnation.is_some() && self.until.is_some()
     }

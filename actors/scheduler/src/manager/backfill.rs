@@ -3,8 +3,8 @@
 //! The ends of running jobs are predicted by their expected run times. The first jobs without a
 //! place get reservations at the earliest times at which they fit. A later job starts at once only
 //! on processors that no reservation needs before its own predicted end. A reservation is kept from
-//! one scan of the queue to the next, and only moved to an earlier time, unless jobs run longer
-//! than predicted.
+//! one scan of the queue to the next. It moves only to an earlier time, unless jobs run longer than
+//! predicted.
 //!
 //! Sources: Lifka, *The ANL/IBM SP scheduling system*, JSSPP 1995 (EASY); Mu'alem and Feitelson,
 //! *Utilization, predictability, workloads, and user runtime estimates in scheduling the IBM SP2
@@ -38,7 +38,7 @@ pub(super) const UNKNOWN_TIME: Time = 60 * SECOND;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PlannedStart {
     pub at: Time,
-    /// Processors by cluster.
+    /// Number of reserved processors by cluster.
     pub processors: BTreeMap<ClusterId, u32>,
 }
 
@@ -107,8 +107,7 @@ impl StartPlan {
         }
     }
 
-    /// Withdraws a job's reservation of the last scan, before the job is planned anew. Returns its
-    /// time.
+    /// Withdraws a job's reservation of the last scan, before a new one. Returns its time.
     pub fn withdraw(&mut self, id: JobId) -> Option<Time> {
         let (at, bookings) = self.kept.remove(&id)?;
         for (cluster, number) in bookings {

@@ -3,8 +3,8 @@
 //! Any program runs: a script, an MPI program by its launcher, a container by its client. The job
 //! has a fixed set of nodes, and neither grows nor shrinks. One process of
 //! [`spmd`](crate::spmd) on each node is the *agent* of that node. The root tells each agent which
-//! ranks to start, with the environment that [`environment`] describes. Agents send pieces of
-//! output and the ends of their processes, numbered, so that a broken link loses none.
+//! ranks to start, with the environment that the module `environment` describes. Agents send pieces
+//! of output and the ends of their processes, numbered, so that a broken link loses none.
 //!
 //! - The first process that fails ends the others. Its exit code is that of the job.
 //! - A process that is to end gets SIGTERM, and after [`CommandSpec::grace`] its whole group gets

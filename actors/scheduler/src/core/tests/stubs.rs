@@ -866,8 +866,8 @@ fn refused_processors_are_not_promised_again_for_a_time() {
         grid.after(ManagerSettings::default().scan_interval);
     }
     let view = grid.core.managing.view(JobId(1)).expect("it waits");
-    let limit = "vu grants 1 processors and refused more three times (QOSMaxSubmitJobPerUserLimit); \
-                 it is asked for more again after";
+    let limit = "vu grants 1 processors and refused more three times \
+                 (QOSMaxSubmitJobPerUserLimit); it is asked for more again after";
     assert!(view.reason.contains(limit), "{}", view.reason);
     assert_eq!(grid.after(ManagerSettings::default().scan_interval), [""; 0], "it waits");
     // A job that fits starts.
