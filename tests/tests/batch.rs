@@ -149,6 +149,15 @@ pub async fn capacity_is(provider: &BatchProvider, size: u32, others: u32) {
     }
 }
 
+/// A program that ends by itself reports its status and its last lines.
+pub async fn a_failed_program_reports_its_status(site: &BatchSite, provider: &BatchProvider) {
+    let request = site.request("vu-2", "#!/bin/sh\necho no luck\nexit 4\n", "");
+    let mut stub = provider.hold(&request).await.unwrap();
+    let end = ended(&mut stub).await;
+    assert!(end.status.ends_with("failed (exit status: 4)"), "{end:?}");
+    assert_eq!(end.last_lines, ["no luck"]);
+}
+
 /// Holds a processor of a cluster with this capacity, and releases it.
 pub async fn hold_and_release(site: &BatchSite, size: u32) {
     let provider = site.provider("");

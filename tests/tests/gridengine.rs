@@ -10,8 +10,8 @@ use springtide_tests::gridengine::GridEngineLab;
 use tokio::time::timeout;
 
 use crate::batch::{
-    BatchSite, LISTENS, LONG, STAYS, capacity_is, ended, fill, hold_and_release, leave_and_recruit,
-    news, stop_and_continue,
+    BatchSite, LISTENS, LONG, STAYS, a_failed_program_reports_its_status, capacity_is, ended, fill,
+    hold_and_release, leave_and_recruit, news, stop_and_continue,
 };
 
 /// A cell of one machine, with the site of its nodes.
@@ -72,12 +72,7 @@ async fn slots_of_local_users_are_seen_and_deleted_stubs_end() {
     assert!(end.status.ends_with("gone from the queue"), "{end:?}");
     drop(stub);
     capacity_is(&provider, 6, 3).await;
-    // A program that ends by itself reports its status.
-    let request = site.request("vu-2", "#!/bin/sh\necho no luck\nexit 4\n", "");
-    let mut stub = provider.hold(&request).await.unwrap();
-    let end = ended(&mut stub).await;
-    assert!(end.status.ends_with("failed (exit status: 4)"), "{end:?}");
-    assert_eq!(end.last_lines, ["no luck"]);
+    a_failed_program_reports_its_status(site, &provider).await;
 }
 
 #[actix_rt::test]

@@ -10,8 +10,8 @@ use springtide_tests::slurm::SlurmLab;
 use tokio::time::{Instant, timeout};
 
 use crate::batch::{
-    BatchSite, LISTENS, LONG, STAYS, capacity_is, ended, fill, hold_and_release, leave_and_recruit,
-    news, stop_and_continue,
+    BatchSite, LISTENS, LONG, STAYS, a_failed_program_reports_its_status, capacity_is, ended, fill,
+    hold_and_release, leave_and_recruit, news, stop_and_continue,
 };
 
 /// A cluster of one machine, with the site of its nodes.
@@ -76,12 +76,7 @@ async fn processors_of_local_users_are_seen_and_cancelled_stubs_end() {
     drop(stub);
     // Other jobs continue.
     assert_eq!(lab.user("vu", "squeue", &["--noheader", "--format=%i %t"]), format!("{job} R"));
-    // A program that ends by itself reports its status.
-    let request = site.request("vu-2", "#!/bin/sh\necho no luck\nexit 4\n", "");
-    let mut stub = provider.hold(&request).await.unwrap();
-    let end = ended(&mut stub).await;
-    assert!(end.status.ends_with("failed (exit status: 4)"), "{end:?}");
-    assert_eq!(end.last_lines, ["no luck"]);
+    a_failed_program_reports_its_status(site, &provider).await;
 }
 
 #[actix_rt::test]

@@ -121,6 +121,17 @@ pub struct PlacementPlan {
     pub why: String,
 }
 
+impl PlacementPlan {
+    /// Number of processors by cluster, of all components together.
+    pub fn processors_by_cluster(&self) -> BTreeMap<ClusterId, u32> {
+        let mut all = BTreeMap::new();
+        for part in &self.parts {
+            *all.entry(part.cluster.clone()).or_default() += part.count;
+        }
+        all
+    }
+}
+
 /// Why a cluster is unsuitable for a component.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "because")]

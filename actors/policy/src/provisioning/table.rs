@@ -156,6 +156,13 @@ impl BookingTable {
         Ok(self.last)
     }
 
+    /// Books as many of these processors as are free over the whole interval. Returns the booking's
+    /// number; none if no processor is free, or the interval is empty.
+    pub fn book_free(&mut self, booking: Booking) -> Option<u64> {
+        let processors = booking.processors.min(self.free(booking.start, booking.end));
+        self.book(Booking { processors, ..booking }).ok()
+    }
+
     /// Ends a booking early. An end before its start deletes it. Returns whether the booking
     /// exists.
     pub fn end(&mut self, number: u64, at: Time) -> bool {

@@ -59,6 +59,17 @@ fn golden() -> (Dag, SiteLinks, Vec<Slot>) {
 }
 
 #[test]
+fn as_many_as_are_free_are_booked() {
+    let mut table = BookingTable::new(8);
+    let booking = |processors, start, end| Booking { processors, start, end };
+    assert!(table.book_free(booking(6, 10, 20)).is_some());
+    assert!(table.book_free(booking(6, 0, 15)).is_some(), "only two");
+    assert_eq!((table.free(0, 10), table.free(10, 15), table.free(15, 20)), (6, 0, 2));
+    assert_eq!(table.book_free(booking(1, 5, 15)), None, "none is free");
+    assert_eq!(table.book_free(booking(1, 30, 20)), None, "an empty interval");
+}
+
+#[test]
 fn heft_of_the_golden_graph() {
     let (dag, links, slots) = golden();
     let ranks = dag.ranks(&links, 3);

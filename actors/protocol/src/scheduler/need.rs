@@ -160,6 +160,12 @@ impl JobRequirements {
         Ok(())
     }
 
+    /// The components at their minimum sizes.
+    pub fn least_components(&self) -> Vec<Component> {
+        let at_least = |one: &Component| Component { start: one.min, ..one.clone() };
+        self.components.iter().map(at_least).collect()
+    }
+
     /// Greatest number of processors of all components together.
     pub fn greatest(&self) -> u32 {
         self.max.iter().fold(0, |sum, most| sum.saturating_add(*most))

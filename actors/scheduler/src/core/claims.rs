@@ -3,9 +3,9 @@
 //! The job starts once all nodes have arrived. If one fails, all are released together. This module
 //! must not decide on the placement.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use springtide_base::id::{ClusterId, JobId, NodeId};
+use springtide_base::id::{JobId, NodeId};
 use tokio::time::Instant;
 
 use super::SchedulerCore;
@@ -27,12 +27,9 @@ impl SchedulerCore {
         out: &mut Vec<SchedulerAction>,
     ) -> Option<ManagerEvent> {
         let mut nodes: BTreeSet<NodeId> = BTreeSet::new();
-        let mut wanted: BTreeMap<&ClusterId, u32> = BTreeMap::new();
-        for part in &placed.parts {
-            *wanted.entry(&part.cluster).or_default() += part.count;
-        }
         let mut lacks = None;
-        for (cluster, count) in wanted {
+        for (cluster, count) in &placed.processors_by_cluster() {
+            let count = *count;
             let chosen = match lacks {
                 None => self.reserve_nodes(id, cluster, count, NodeUse::Claimed, now, out),
                 Some(_) => BTreeSet::new(),

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::SchedulerCore;
 use super::event::{NumberedSubmission, SchedulerAction};
-use super::managed::{ManagedJob, identify};
+use super::managed::{ManagedJob, reconcile_submission};
 use super::queue::QueuedJob;
 use crate::manager::{JobSubmission, ManagerEvent};
 use crate::scheduler::SubmitError;
@@ -31,16 +31,12 @@ impl SchedulerCore {
                 self.queue.push_back(QueuedJob::new(job, epoch, submit));
                 continue;
             };
-            identify(&mut need, &submit);
             if let Err(reason) = need.check() {
                 let error = SubmitError::NotPlaced { reason };
                 out.push(SchedulerAction::Refuse { job, error });
                 continue;
             }
-            submit.params.managed = true;
-            submit.params.array = need.array;
-            let least = need.least().into();
-            submit.params.min_processors = submit.params.min_processors.max(least);
+            reconcile_submission(&mut submit, &mut need);
             self.introduce_files(&need, now, out);
             self.managing.jobs.insert(job, ManagedJob::waiting(epoch, submit));
             managed.push(JobSubmission { job, need: Box::new(need) });

@@ -138,10 +138,14 @@ impl ManagedJob {
     }
 }
 
-/// Records a job's program and user. What a submitter says of itself has no effect on its share.
-pub(super) fn identify(need: &mut JobRequirements, submit: &Submit) {
+/// Makes a submission and its valid requirements agree. What a submitter says of itself has no
+/// effect on its share.
+pub(super) fn reconcile_submission(submit: &mut Submit, need: &mut JobRequirements) {
     need.user = submit.principal.as_ref().map(|user| user.name.to_string());
     need.program = Some(submit.name.clone());
+    submit.params.managed = true;
+    submit.params.array = need.array;
+    submit.params.min_processors = submit.params.min_processors.max(need.least().into());
 }
 
 /// A cluster's processors, as last reported to the manager.

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::audit::AUDIT_EVERY;
 use super::event::{RecoveredJob, SchedulerAction, SchedulerEvent, StartRecord};
-use super::managed::{JobStage, ManagedJob, NodeUse, identify};
+use super::managed::{JobStage, ManagedJob, NodeUse, reconcile_submission};
 use super::pool::PoolNodeState;
 use super::{ActiveJob, HoldingChange, SchedulerCore};
 use crate::hardware::Hardware;
@@ -81,10 +81,7 @@ impl SchedulerCore {
             // Such jobs are never stored for recovery.
             return out.push(SchedulerAction::Forget { job });
         };
-        identify(&mut need, &submit);
-        submit.params.managed = true;
-        submit.params.array = need.array;
-        submit.params.min_processors = submit.params.min_processors.max(need.least().into());
+        reconcile_submission(&mut submit, &mut need);
         let Some(begun) = begun else {
             let managed = ManagedJob { limit, ..ManagedJob::waiting(epoch, submit) };
             return self.submit_managed(job, managed, need, now, out);

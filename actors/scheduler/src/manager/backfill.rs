@@ -17,7 +17,7 @@ use springtide_config::QueueDiscipline;
 
 use super::accounts::{AllocationStage, JobAccount};
 use super::{Approach, JobRequirements, Kind, Manager};
-use crate::policy::malleability::{CapacitySnapshot, Component, PlacementPlan, place};
+use crate::policy::malleability::{CapacitySnapshot, PlacementPlan, place};
 use crate::policy::provisioning::{Booking, BookingTable, NEVER, SECOND, Time, from_duration};
 
 /// Number of waiting jobs that get reservations under conservative backfilling.
@@ -133,9 +133,7 @@ impl StartPlan {
         let mut bookings = Vec::new();
         for (cluster, &count) in processors {
             let Some(table) = self.tables.get_mut(cluster) else { continue };
-            let processors = count.min(table.free(start, end));
-            // They are free, as was just computed.
-            if let Ok(number) = table.book(Booking { processors, start, end }) {
+            if let Some(number) = table.book_free(Booking { processors: count, start, end }) {
                 bookings.push((cluster.clone(), number));
             }
         }
@@ -144,7 +142,7 @@ impl StartPlan {
 
     /// Books the processors of a job that starts now.
     pub fn start(&mut self, placed: &PlacementPlan, end: Time) {
-        self.book(&processors_of(placed), self.now, end);
+        self.book(&placed.processors_by_cluster(), self.now, end);
     }
 
     /// Reserves the earliest place for a job. It may be now, if other jobs are about to release
@@ -161,8 +159,7 @@ impl StartPlan {
         let mut times: BTreeSet<Time> =
             ends.flat_map(|booking| [booking.start, booking.end]).collect();
         times.extend(kept.into_iter().chain([self.now]));
-        let at_least = |one: &Component| Component { start: one.min, ..one.clone() };
-        let components: Vec<Component> = need.components.iter().map(at_least).collect();
+        let components = need.least_components();
         for start in times.into_iter().filter(|&time| time >= self.now && time < NEVER) {
             let end = start.saturating_add(duration).min(NEVER);
             let mut then = ground.clone();
@@ -170,21 +167,13 @@ impl StartPlan {
                 room.idle = self.tables.get(cluster).map_or(0, |table| table.free(start, end));
             }
             if let Ok(placed) = place(need.placement, &components, &then) {
-                let processors = processors_of(&placed);
+                let processors = placed.processors_by_cluster();
                 self.book(&processors, start, end);
                 self.starts.insert(id, PlannedStart { at: start, processors });
                 return;
             }
         }
     }
-}
-
-fn processors_of(placed: &PlacementPlan) -> BTreeMap<ClusterId, u32> {
-    let mut all = BTreeMap::new();
-    for part in &placed.parts {
-        *all.entry(part.cluster.clone()).or_default() += part.count;
-    }
-    all
 }
 
 impl Manager {
@@ -227,19 +216,11 @@ impl Manager {
             Some((count, self.predicted_end(job)))
         };
         let jobs = known.jobs.iter().filter_map(job).chain([(known.others, NEVER)]);
-        for (count, end) in jobs {
-            let processors = count.min(table.free(self.now, end));
-            if processors > 0 {
-                // It is free, as was just computed.
-                let _ = table.book(Booking { processors, start: self.now, end });
-            }
+        for (processors, end) in jobs {
+            table.book_free(Booking { processors, start: self.now, end });
         }
         for booking in self.reserved_bookings(cluster) {
-            let start = booking.start.max(self.now);
-            if start < booking.end {
-                let processors = booking.processors.min(table.free(start, booking.end));
-                let _ = table.book(Booking { processors, start, ..booking });
-            }
+            table.book_free(Booking { start: booking.start.max(self.now), ..booking });
         }
         table
     }

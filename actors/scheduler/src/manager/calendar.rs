@@ -253,10 +253,7 @@ impl Manager {
         let mut table = BookingTable::new(known.map_or(0, |known| known.size));
         for (count, end) in self.unreleasable(cluster) {
             // After node losses, there may be fewer processors than accounts have.
-            let processors = count.min(table.free(self.now, end));
-            if processors > 0 {
-                let _ = table.book(Booking { processors, start: self.now, end });
-            }
+            table.book_free(Booking { processors: count, start: self.now, end });
         }
         table
     }

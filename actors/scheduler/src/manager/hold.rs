@@ -34,6 +34,23 @@ impl ArrayUsage {
     }
 }
 
+/// Why a waiting job is held back, if it is.
+pub(super) fn held_back(need: &JobRequirements, arrays: &ArrayUsage) -> Option<String> {
+    if !need.after.is_empty() {
+        let text = |one: &JobDependency| {
+            let end = if one.any { "end" } else { "success" };
+            format!("the {end} of {}", one.job)
+        };
+        let first: Vec<String> = need.after.iter().take(3).map(text).collect();
+        let more = need.after.len().saturating_sub(first.len());
+        let more = if more == 0 { String::new() } else { format!(" and of {more} more jobs") };
+        return Some(format!("it waits for {}{more}", first.join(", ")));
+    }
+    let array = need.array.filter(|_| arrays.is_full(need))?;
+    let limit = array.limit.unwrap_or_default();
+    Some(format!("{limit} jobs of its array run, and no more may run at the same time"))
+}
+
 impl Manager {
     /// The usage of all arrays.
     pub(super) fn array_usage(&self) -> ArrayUsage {
@@ -42,23 +59,6 @@ impl Manager {
         let placed = active.filter(|job| job.stage != AllocationStage::Waiting);
         placed.for_each(|job| usage.add(Some(&job.need)));
         usage
-    }
-
-    /// Why a waiting job is held back, if it is.
-    pub(super) fn held_back(&self, need: &JobRequirements) -> Option<String> {
-        if !need.after.is_empty() {
-            let text = |one: &JobDependency| {
-                let end = if one.any { "end" } else { "success" };
-                format!("the {end} of {}", one.job)
-            };
-            let first: Vec<String> = need.after.iter().take(3).map(text).collect();
-            let more = need.after.len().saturating_sub(first.len());
-            let more = if more == 0 { String::new() } else { format!(" and of {more} more jobs") };
-            return Some(format!("it waits for {}{more}", first.join(", ")));
-        }
-        let array = need.array.filter(|_| self.array_usage().is_full(need))?;
-        let limit = array.limit.unwrap_or_default();
-        Some(format!("{limit} jobs of its array run, and no more may run at the same time"))
     }
 
     /// The jobs that others wait for.

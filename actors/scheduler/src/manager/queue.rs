@@ -13,6 +13,8 @@ use tokio::time::Instant;
 use super::accounts::{AllocationStage, JobAccount, PendingGrowth};
 use super::backfill::{PlannedStart, StartPlan, UNKNOWN_TIME};
 use super::event::{GrowthRequest, ManagerAction};
+use super::hold::{ArrayUsage, held_back};
+use super::shares::ShareHoldings;
 use super::{Approach, Manager};
 use super::{JobRequirements, Kind};
 use crate::policy::malleability::{
@@ -48,6 +50,9 @@ struct SnapshotCapacities {
     all: CapacitySnapshot,
     /// Capacities for jobs other than that with the reservation, if there is one.
     others: Option<CapacitySnapshot>,
+    arrays: ArrayUsage,
+    /// What users and projects have, if any of them has a limit.
+    holdings: Option<ShareHoldings>,
 }
 
 /// What the result of a scan depends on, apart from the waiting jobs.
@@ -353,7 +358,8 @@ impl Manager {
         let all = self.capacities_now();
         let others =
             self.head_reservation.as_ref().map(|head_reservation| without(&all, head_reservation));
-        SnapshotCapacities { all, others }
+        let (arrays, holdings) = (self.array_usage(), self.share_holdings());
+        SnapshotCapacities { all, others, arrays, holdings }
     }
 
     /// Explains why a job waits.
@@ -366,23 +372,24 @@ impl Manager {
         let is_reserved = self.head_reservation.as_ref().is_some_and(|head_reservation| {
             head_reservation.reserved_for == ReservedFor::Start(id)
         });
-        if let Some(why) = self.held_back(&job.need) {
+        let SnapshotCapacities { all, others, arrays, holdings } =
+            snapshot.0.get_or_init(|| self.snapshot_now());
+        if let Some(why) = held_back(&job.need, arrays) {
             return why;
         }
         if let Some(when) = self.reservation_wait(&job.need) {
             return when;
         }
-        let SnapshotCapacities { all, others } = snapshot.0.get_or_init(|| self.snapshot_now());
+        let exceeds = |held| self.exceeded_limit(&job.need, held);
+        if let Some(exceeded) = holdings.as_ref().and_then(exceeds) {
+            return exceeded;
+        }
         let ground = others.as_ref().filter(|_| !is_reserved).unwrap_or(all);
         let tried = if self.has_own_rooms(&job.need) {
             self.try_place(&job.need, is_reserved, all, None)
         } else {
             place(job.need.placement, &job.need.components, ground)
         };
-        let held = self.share_holdings();
-        if let Some(exceeded) = held.and_then(|held| self.exceeded_limit(&job.need, &held)) {
-            return exceeded;
-        }
         let plan = self.explain_plan(id);
         let limits: Vec<&str> =
             self.clusters.values().filter_map(|known| known.limited.as_deref()).collect();
@@ -479,13 +486,10 @@ impl Manager {
         };
         let due: Vec<(JobId, PlacementPlan)> = self.active_jobs().filter_map(due).collect();
         for (id, placed) in due {
-            let mut needed: BTreeMap<&ClusterId, u32> = BTreeMap::new();
-            for part in &placed.parts {
-                *needed.entry(&part.cluster).or_default() += part.count;
-            }
+            let needed = placed.processors_by_cluster();
             let need = self.jobs.get(&id).map(|job| &job.need);
-            let there = |(cluster, count): (&&ClusterId, &u32)| {
-                let known = self.clusters.get(*cluster);
+            let there = |(cluster, count): (&ClusterId, &u32)| {
+                let known = self.clusters.get(cluster);
                 let available = self.available(cluster, need);
                 known.is_some_and(|known| known.closed.is_none() && available >= *count)
             };
@@ -627,13 +631,9 @@ impl Manager {
                 more,
             ));
         }
-        let at_least = |one: &Component| Component { start: one.min, ..one.clone() };
-        let components: Vec<Component> = job.need.components.iter().map(at_least).collect();
+        let components = job.need.least_components();
         let Ok(placed) = place(job.need.placement, &components, &could) else { return };
-        let mut need: BTreeMap<ClusterId, u32> = BTreeMap::new();
-        for part in placed.parts {
-            *need.entry(part.cluster).or_default() += part.count;
-        }
+        let need = placed.processors_by_cluster();
         self.head_reservation =
             Some(HeadReservation { reserved_for: ReservedFor::Start(id), need });
     }

@@ -63,7 +63,7 @@ impl ProcessLayout {
         self.nodes.iter().map(|node| node.processors).sum()
     }
 
-    /// The processes of a node; `None` if it is none of the nodes.
+    /// The processes of a node; `None` if the command does not use the node.
     pub(super) fn of(&self, node: &NodeId) -> Option<&NodeProcesses> {
         self.nodes.iter().find(|one| one.node == *node)
     }

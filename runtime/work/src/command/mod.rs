@@ -2,7 +2,7 @@
 //!
 //! Any program runs: a script, an MPI program by its launcher, a container by its client. The job
 //! has a fixed set of nodes, and neither grows nor shrinks. One process of
-//! [`spmd`](crate::spmd) on each node is the *agent* of that node. The root tells each agent which
+//! [`spmd`](crate::spmd) on each node is the *agent* of that node. The root sends each agent the
 //! ranks to start, with the environment that the module `environment` describes. Agents send pieces
 //! of output and the ends of their processes, numbered, so that a broken link loses none.
 //!
