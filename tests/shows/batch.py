@@ -76,7 +76,7 @@ class Case:
         self.script = SLURM if self.is_slurm else GRID_ENGINE
         self.lab = self.dir / "lab"
         # The answer of the long jobs: they take several walltimes on two processors.
-        self.long = {1: 16}.get(minutes, 17) + (1 if release else 0)
+        self.long = {1: 16, 2: 16}.get(minutes, 17) + (1 if release else 0)
         self.began = time.time()
         self.log, self.histories, self.jobs, self.verdicts = [], {}, {}, []
         self.up = None
@@ -253,7 +253,7 @@ class Case:
         if "too large" in self.jobs:
             why = self.job("why", self.jobs["too large"])
             self.note("why", why)
-            told = [line for line in why.splitlines() if "grants" in line or "refused" in line]
+            told = [line for line in why.splitlines() if "are needed" in line or "grants" in line]
             self.verdict(bool(told), "`job why` of the job that never fits names the reason")
         number = self.jobs["longer than the walltime"]
         self.until("the program that outlasts the walltime ends",
@@ -318,8 +318,9 @@ class Case:
             self.play()
             self.answers()
             self.listing = self.job("list")
-            if "too large" in self.jobs:
-                self.job("cancel", self.jobs["too large"], check=False)
+            for number, state in self.states().items():
+                if state not in ("done", "failed"):
+                    self.job("cancel", number, check=False)
             self.leaks()
         except (RuntimeError, ValueError, KeyError) as error:
             self.verdict(False, f"the show ended early: {error}")

@@ -29,7 +29,7 @@ use super::{Checker, Config, Sources, load};
 /// The largest compiled pattern, in bytes. The presets need half of it.
 const PATTERN_MAX: usize = 128 << 10;
 /// Placeholders with a value in every submission.
-const SUBMISSION: [&str; 12] = [
+const SUBMISSION: [&str; 13] = [
     "name",
     "slug",
     "token",
@@ -42,6 +42,7 @@ const SUBMISSION: [&str; 12] = [
     "dir",
     "uid",
     "leave_ahead",
+    "signal_ahead",
 ];
 /// Placeholders with a value in orders to jobs.
 const ORDER: [&str; 3] = ["id", "ids", "signal"];

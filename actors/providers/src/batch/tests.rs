@@ -234,7 +234,7 @@ async fn a_stub_is_submitted_becomes_active_and_ends() {
     for part in [
         "--parsable --no-requeue --export=ALL --nodes=1 --ntasks=1 --cpus-per-task=2",
         "--job-name=springtide.home.31152f8dd9.vu.vu-1.",
-        "--signal=B:USR1@20 ",
+        "--signal=B:USR1@5 ",
         "--partition=batch --time=2 --mem=1024M",
     ] {
         assert!(call.contains(part), "{call}");
