@@ -129,6 +129,19 @@ impl BatchProvider {
         system.list_machines().map(drop)
     }
 
+    /// The queue that takes the jobs of this cluster, which names none: the batch system's default,
+    /// if the template shows it.
+    ///
+    /// # Errors
+    /// The batch system does not answer.
+    pub async fn default_queue(&self) -> Result<Option<String>, ProviderError> {
+        let line = self.monitor.system.list_machines();
+        let line = line.map_err(|reason| invalid("list_machines", &reason))?;
+        let Some(line) = line else { return Ok(None) };
+        let text = self.monitor.commands.run(&line).await?;
+        Ok(self.monitor.system.default_queue(&text).map(str::to_owned))
+    }
+
     async fn submit(&self, request: &NodeRequest) -> Result<Box<dyn Stub>, ProviderError> {
         script::check(request)?;
         let monitor = &self.monitor;

@@ -538,6 +538,16 @@ impl BatchSystem {
         Ok(machines.into_values().collect())
     }
 
+    /// The name of the default queue in the output of the list of machines, if the template shows
+    /// it.
+    pub fn default_queue<'t>(&self, text: &'t str) -> Option<&'t str> {
+        let pattern = self.patterns.default_queue.as_ref()?;
+        let pieces = pieces(text, self.patterns.machine_row.as_ref());
+        let rows = pieces.into_iter().filter(|piece| piece.is_row);
+        let name = rows.into_iter().find_map(|row| pattern.captures(row.text)?.get(1));
+        name.map(|name| name.as_str().trim()).filter(|name| !name.is_empty())
+    }
+
     fn machine(&self, row: &str) -> Result<BatchMachine, Misread> {
         let patterns = &self.patterns;
         let text = |key: &str, pattern: &Option<Regex>| {
@@ -969,6 +979,15 @@ mod tests {
         for text in ["", "a b", "-f", "a\n"] {
             assert_eq!(BatchJobId::new(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn the_default_queue_is_read() {
+        let slurm = preset("slurm");
+        let rows = "n1|0/8/0/8|idle|up|long|1\nn1|0/8/0/8|idle|up|batch*|1\n";
+        assert_eq!(slurm.default_queue(rows), Some("batch"));
+        assert_eq!(slurm.default_queue("n1|0/8/0/8|idle|up|long|1\n"), None);
+        assert_eq!(preset("gridengine").default_queue(rows), None);
     }
 
     #[test]

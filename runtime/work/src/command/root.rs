@@ -406,7 +406,10 @@ impl CommandRoot<'_> {
         self.pool.collect_all(&self.at);
         let interrupted = self.table.interrupt(Instant::now());
         let interrupted = interrupted.map_err(|reason| {
-            Stop::fail(format_args!("{}: the node of the job's root leaves; {reason}", self.spec.program))
+            Stop::fail(format_args!(
+                "{}: the node of the job's root leaves; {reason}",
+                self.spec.program
+            ))
         })?;
         let (attempts, losses) = self.table.counts();
         let saved = SavedAttempts { attempts, losses, moves: true, interrupted };
