@@ -30,6 +30,7 @@ use crate::provider::{
 };
 use crate::supervise::{RestartDelays, RestartSchedule};
 
+use crate::policy::malleability::{HostCapacity, HostShare};
 use springtide_protocol::job::Shutdown;
 use springtide_protocol::names::{REGISTRAR, WORKER};
 use springtide_protocol::node::RegisterAgain;
@@ -65,17 +66,20 @@ const BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// Minimum timeout of requests to the scheduler.
 const ASK_WITHIN: Duration = Duration::from_secs(5);
 /// Parameters of a provider that holds processors on demand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnDemand {
     /// Interval of polls of the capacity.
     pub poll: Duration,
     /// Time for which an unneeded node is kept.
     pub keep: Duration,
+    /// Hosts whose shares nodes are given; empty: nodes have a fixed size.
+    pub hosts: Vec<HostCapacity>,
 }
 
 impl Default for OnDemand {
     fn default() -> Self {
-        Self { poll: Duration::from_secs(2), keep: Duration::from_secs(2) }
+        let (poll, keep) = (Duration::from_secs(2), Duration::from_secs(2));
+        Self { poll, keep, hosts: Vec::new() }
     }
 }
 
@@ -113,6 +117,8 @@ struct NodeLifecycle {
     request: NodeRequest,
     /// The site's own program.
     program: PathBuf,
+    /// Its share of a host, where the cluster has hosts.
+    share: Option<HostShare>,
     /// Number of processes started for it. Messages about earlier ones are recognised by it.
     round: u64,
     keeper: Option<mpsc::Sender<KeeperOrder>>,
@@ -132,6 +138,52 @@ struct NodeLifecycle {
     unreached: u32,
     /// Why the provider has not given it a processor yet.
     waits: Option<String>,
+}
+
+impl NodeLifecycle {
+    /// Makes the next process of the node use this share of a host.
+    fn take_share(&mut self, share: HostShare) {
+        let request = &mut self.request;
+        request.threads = u32::try_from(share.processors.len()).unwrap_or(u32::MAX);
+        request.host = Some(share.host.clone());
+        let names: BTreeSet<&str> = SHARE_VARIABLES.into_iter().collect();
+        request.env.retain(|(name, _)| !names.contains(name.as_str()));
+        request.env.extend(share_variables(&share));
+        self.share = Some(share);
+    }
+}
+
+/// Variables by which a node learns its share of a host.
+const SHARE_VARIABLES: [&str; 6] = [
+    "SPRINGTIDE_WORK__THREADS",
+    "SPRINGTIDE_SHARE__PROCESSORS",
+    "SPRINGTIDE_SHARE__MEMORY",
+    "SPRINGTIDE_DEVICES",
+    "CUDA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+];
+
+/// The variables of a share. Devices that are called `gpu` are also named as their libraries expect.
+fn share_variables(share: &HostShare) -> Vec<(String, String)> {
+    let list = |positions: &BTreeSet<u32>| {
+        positions.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+    };
+    let [threads, processors, memory, devices, cuda, rocr] = SHARE_VARIABLES;
+    let mut all = vec![
+        (threads.to_owned(), share.processors.len().to_string()),
+        (processors.to_owned(), list(&share.processors)),
+    ];
+    if share.memory > 0 {
+        all.push((memory.to_owned(), format!("{}B", share.memory)));
+    }
+    if !share.devices.is_empty() {
+        let named = share.devices.iter().map(|(name, at)| format!("{name}:{}", list(at)));
+        all.push((devices.to_owned(), named.collect::<Vec<_>>().join(" ")));
+    }
+    if let Some(gpus) = share.devices.get("gpu") {
+        all.extend([cuda, rocr].map(|name| (name.to_owned(), list(gpus))));
+    }
+    all
 }
 
 /// Refused processors: the number of consecutive refusals, and the end of the pause.
@@ -156,6 +208,7 @@ impl Site {
         let slot = |request: NodeRequest| NodeLifecycle {
             program: request.program.clone(),
             request,
+            share: None,
             round: 0,
             keeper: None,
             registered: None,
@@ -350,7 +403,10 @@ impl Site {
         let Some(slot) = self.slots.get_mut(node) else { return };
         (slot.keeper, slot.registered) = (None, None);
         if self.provider.on_demand() {
-            self.denied(&error.to_string());
+            // The scheduler leaves out a host on which a node does not start.
+            if self.on_demand.hosts.is_empty() {
+                self.denied(&error.to_string());
+            }
             let reason = format!("no processor was available: {error}");
             return self.report(StubLoss { node: node.clone(), reason });
         }
@@ -431,7 +487,16 @@ impl Site {
             slot.known = false;
         }
         let keep_ms = u64::try_from(self.on_demand.keep.as_millis()).unwrap_or(u64::MAX);
+        let shares = stubs.iter().filter_map(|node| {
+            let share = self.slots.get(node)?.share.clone()?;
+            Some((node.clone(), share))
+        });
+        let threads = self.slots.values().map(|slot| slot.request.threads).max();
+        let threads = threads.filter(|_| !self.provider.joins() && self.on_demand.hosts.is_empty());
         let message = SiteRegistration {
+            threads: threads.unwrap_or(0),
+            hosts: self.on_demand.hosts.clone(),
+            shares: shares.collect(),
             cluster: self.cluster.clone(),
             nodes: self.slots.keys().cloned().collect(),
             starts_programs: self.provider.starts_programs(),
@@ -551,7 +616,11 @@ impl Site {
             Ok(Some(Capacity { size, others })) => {
                 self.failures = 0;
                 if !self.is_denied() {
-                    let found = Ok((size, others));
+                    // Where nodes have a fixed size, the provider counts nodes.
+                    let threads = self.slots.values().map(|slot| slot.request.threads).max();
+                    let fixed = threads.filter(|_| self.on_demand.hosts.is_empty());
+                    let each = fixed.unwrap_or(1).max(1);
+                    let found = Ok((size.saturating_mul(each), others.saturating_mul(each)));
                     self.report(SiteReport { cluster: self.cluster.clone(), found });
                 }
                 self.on_demand.poll
@@ -718,11 +787,15 @@ impl Handler<StartStubs> for Site {
     type Result = ();
 
     fn handle(&mut self, message: StartStubs, ctx: &mut Self::Context) {
-        tracing::info!("holds {} processors: {}", message.nodes.len(), message.reason);
+        tracing::info!("starts {} nodes: {}", message.nodes.len(), message.reason);
+        let mut shares = message.shares;
         for node in message.nodes {
             let Some(slot) = self.slots.get_mut(&node) else { continue };
             if slot.keeper.is_some() {
                 continue; // the stub exists or is under way
+            }
+            if let Some(share) = shares.remove(&node) {
+                slot.take_share(share);
             }
             slot.request.program = message.program.clone().unwrap_or_else(|| slot.program.clone());
             self.start(ctx, &node, None);
@@ -734,7 +807,7 @@ impl Handler<EndStubs> for Site {
     type Result = ();
 
     fn handle(&mut self, message: EndStubs, ctx: &mut Self::Context) {
-        tracing::info!("releases {} processors: {}", message.nodes.len(), message.reason);
+        tracing::info!("ends {} nodes: {}", message.nodes.len(), message.reason);
         for node in message.nodes {
             let Some(slot) = self.slots.get_mut(&node) else { continue };
             let keeper = slot.keeper.clone();

@@ -281,7 +281,7 @@ impl Federation {
             cluster: cluster.clone(),
             nodes: node_names(cluster, self.nodes[cluster]).map(request).collect(),
             provider: Rc::new(self.batches[cluster].clone()),
-            on_demand: self.on_demand,
+            on_demand: self.on_demand.clone(),
             keeping: None,
         };
         let peer = self.peer(site_node(cluster), cluster.clone());

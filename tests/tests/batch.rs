@@ -81,6 +81,7 @@ impl BatchSite {
             log: self.path(&format!("{node}.log")),
             env: vec![("GREETING".to_owned(), greeting.to_owned())],
             threads: self.threads,
+            host: None,
         }
     }
 

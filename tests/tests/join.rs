@@ -111,6 +111,7 @@ impl JoinedGrid {
             log: Default::default(),
             env: Vec::new(),
             threads: 1,
+            host: None,
         };
         head.start_site("lab".into(), (1..=3).map(place).collect(), Rc::new(JoinProvider));
         let now = Arc::new(AtomicI64::new(springtide_runtime::net::tls::calendar()()));

@@ -18,7 +18,7 @@ use crate::simulated::{TREE, layout, params, registry};
 async fn nodes(grid: &Rc<SimulatedGrid>, job: JobId) -> Option<(u32, bool)> {
     let status = grid.scheduler().send(GetStatus {}).await.expect("a status");
     let job = status.jobs.into_iter().find(|known| known.job == job)?;
-    Some((job.nodes(), job.state == JobState::Queued))
+    Some((job.processors(), job.state == JobState::Queued))
 }
 
 /// A malleable job grows into free processors. A rigid one gets the other cluster; for a second one

@@ -15,10 +15,11 @@ use springtide_malleable::{Ft, Nbody};
 use springtide_runtime::malleable::{
     Malleable, Need as Nodes, Observation, ProcessInfo, Program, Strategy,
 };
+use springtide_runtime::processors::Processors;
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{
-    Context, Job, NodeCounts, Outcome, PoolConfig, Registry, Stop, encode_job, solo,
+    Context, Job, Outcome, PoolConfig, Registry, Stop, encode_job, solo,
 };
 use springtide_simulator::{CompletedRun, SimulatedGrid, simulate};
 use springtide_tests::number;
@@ -188,12 +189,12 @@ impl<P: Share> Malleable for Slow<P> {
     const ABOUT: &'static str = "for tests";
     const NEGOTIATES: bool = P::NEGOTIATES;
 
-    fn accept_growth(&self, current: NodeCounts, offered: NodeCounts) -> u32 {
-        if self.greedy { offered.nodes } else { self.program.accept_growth(current, offered) }
+    fn accept_growth(&self, current: Processors, offered: Processors) -> Processors {
+        if self.greedy { offered } else { self.program.accept_growth(current, offered) }
     }
 
-    fn accept_shrink(&self, current: NodeCounts, asked: NodeCounts) -> u32 {
-        if self.greedy { asked.nodes } else { self.program.accept_shrink(current, asked) }
+    fn accept_shrink(&self, current: Processors, asked: Processors) -> Processors {
+        if self.greedy { asked } else { self.program.accept_shrink(current, asked) }
     }
 }
 

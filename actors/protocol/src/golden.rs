@@ -31,6 +31,7 @@ use crate::job::{
     TasksHeldAtDeath,
 };
 use crate::node::RegisterAgain;
+use crate::policy::malleability::HostShare;
 use crate::policy::provisioning::{Booking, Denial, Price, Slot};
 use crate::policy::{
     AdaptationSettings, ClusterAggregate, Memory, NodeOffer, OfferedNode, SchedulerRequest,
@@ -142,6 +143,9 @@ fn messages_of_scheduler_and_site() {
     answer("get-slots", &GridSlots { now, sites, reservations, links });
     let (cluster, nodes) = ("ams".into(), vec!["ams-1".into()]);
     message(&SiteRegistration {
+        threads: 1,
+        hosts: Vec::new(),
+        shares: Default::default(),
         joins: false,
         cluster,
         nodes: nodes.clone(),
@@ -163,7 +167,14 @@ fn messages_of_scheduler_and_site() {
     message(&StubLoss { node: "ams-1".into(), reason: "it was cancelled".into() });
     message(&StubDelay { node: "ams-1".into(), reason: "Priority".into() });
     let (program, reason) = (Some(PathBuf::from("/bin/own")), "job-3 needs them".to_owned());
-    message(&StartStubs { nodes: nodes.clone(), program, reason: reason.clone() });
+    let share = HostShare {
+        host: "n1".into(),
+        processors: [0, 1].into(),
+        memory: 1 << 30,
+        devices: [("gpu".to_owned(), [1].into())].into(),
+    };
+    let shares = [(nodes[0].clone(), share)].into();
+    message(&StartStubs { nodes: nodes.clone(), shares, program, reason: reason.clone() });
     message(&EndStubs { nodes: nodes.clone(), reason });
     message(&NodeRegistration {
         cluster: "ams".into(),

@@ -2,6 +2,7 @@
 //!
 //! Data only.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use springtide_net::net::Contact;
 use springtide_remote::remote_message;
 
 use crate::hardware::Hardware;
+use crate::policy::malleability::HostShare;
 use crate::scheduler::NodeWork;
 
 /// To a site (published as [`site_name`](crate::job::site_name)), by a node: registers the node.
@@ -77,6 +79,9 @@ pub struct RestartNodes {
 pub struct StartStubs {
     /// Nodes to be started.
     pub nodes: Vec<NodeId>,
+    /// Their shares of hosts, where the cluster has hosts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub shares: BTreeMap<NodeId, HostShare>,
     /// Program to start; absent: the site's own.
     pub program: Option<PathBuf>,
     /// Reason for the logs.

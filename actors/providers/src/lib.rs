@@ -48,6 +48,8 @@ pub struct NodeRequest {
     pub env: Vec<(String, String)>,
     /// Number of compute threads, and so of cores in a stub.
     pub threads: u32,
+    /// Host of the cluster, if the scheduler chooses it.
+    pub host: Option<String>,
 }
 
 /// Capacity of a site, as its provider reports it. All counts are stubs.

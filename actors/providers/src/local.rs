@@ -29,6 +29,7 @@ type Prepare = dyn Fn(&NodeRequest, &mut std::process::Command);
 /// Starts nodes on this machine.
 #[derive(Clone, Default)]
 pub struct LocalProvider {
+    on_demand: bool,
     args: Option<Vec<String>>,
     prepare: Option<Rc<Prepare>>,
 }
@@ -42,6 +43,11 @@ impl LocalProvider {
     /// Starts programs with these arguments instead.
     pub fn with_args(args: Vec<String>) -> Self {
         Self { args: Some(args), ..Self::default() }
+    }
+
+    /// Starts nodes only while jobs need them.
+    pub fn on_demand() -> Self {
+        Self { on_demand: true, ..Self::default() }
     }
 
     /// Changes each node's command before it starts: its environment, or its namespaces.
@@ -84,6 +90,10 @@ impl Provider for LocalProvider {
 
     fn starts_programs(&self) -> bool {
         true
+    }
+
+    fn on_demand(&self) -> bool {
+        self.on_demand
     }
 }
 
@@ -261,6 +271,7 @@ mod tests {
             log: dir.join("node.log"),
             env: vec![("GREETING".into(), "hello".into())],
             threads: 1,
+            host: None,
         }
     }
 

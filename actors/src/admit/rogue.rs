@@ -139,6 +139,7 @@ impl RogueGrid {
             log: Default::default(),
             env: Vec::new(),
             threads: 1,
+            host: None,
         };
         head.start_site(LAB.into(), (1..=NODES).map(request).collect(), Rc::new(JoinProvider));
         let mut registry = Registry::new();
@@ -577,7 +578,7 @@ fn a_rogue_node_cannot_affect_a_job_of_others() {
 
         let status = grid.head.status().await;
         let now = status.jobs.iter().find(|it| it.job == job).expect("the job runs");
-        assert_eq!((now.state, now.nodes()), (JobState::Running, NODES));
+        assert_eq!((now.state, now.processors()), (JobState::Running, NODES));
         let principal = now.principal.clone().expect("it was submitted over a link");
         assert_eq!(
             (principal.name.as_str(), principal.role.as_deref()),

@@ -602,12 +602,7 @@ impl Coordinator {
         let (late, there): (Vec<_>, Vec<_>) = members.partition(|(_, m)| missing(&m.cluster));
         let here = self.view.coordinator.as_ref();
         let root = there.iter().any(|(node, _)| Some(*node) == here);
-        let suffice = if self.spec.params.managed {
-            // The manager counts nodes.
-            there.iter().map(|_| Processors::ONE).sum::<Processors>()
-        } else {
-            there.iter().map(|(_, member)| member.processors()).sum()
-        };
+        let suffice: Processors = there.iter().map(|(_, member)| member.processors()).sum();
         if root && suffice >= self.spec.params.min_or_one() {
             let late = late.into_iter().map(|(n, member)| (n.clone(), member.clone()));
             let late: Vec<(NodeId, Member)> = late.collect();

@@ -13,12 +13,12 @@ use springtide_protocol::receivers::Scheduler;
 use springtide_protocol::scheduler::{
     AskShrink, GrowthRefused, JobEfficiency, NeedNodes, OfferGrowth, ResizeError,
 };
-use springtide_runtime::id::{ClusterId, Epoch, NodeId};
+use springtide_runtime::id::{Epoch, NodeId};
 use springtide_runtime::membership::Member;
 use springtide_runtime::processors::Processors;
 use springtide_runtime::remote::RemoteError;
 use springtide_runtime::wire::WireError;
-use springtide_runtime::work::{JobEntry, NodeCounts};
+use springtide_runtime::work::JobEntry;
 
 use super::{Coordinator, CoordinatorPhase};
 use crate::policy::malleability::Benefit;
@@ -36,26 +36,41 @@ pub(super) struct Unneeded {
 pub(super) struct ReturnedNodes {
     /// The members that stayed. With other members the program may use more.
     remaining: BTreeSet<NodeId>,
-    /// Number of nodes returned.
-    count: u32,
+    /// Number of processors returned.
+    count: Processors,
 }
 
-/// Number of nodes that a job releases. The program agrees to `says`, and at most `spare` are
-/// possible. In a mandatory order, the program cannot release fewer than ordered, since they would
-/// be taken by force.
-fn released_count(ask: &AskShrink, says: u32, spare: u32) -> u32 {
-    let gives = if ask.mandatory { says.max(ask.count) } else { says };
-    gives.min(spare)
+/// Number of processors that a job is to release. The program agrees to `says`. In a mandatory
+/// order, it cannot release fewer than ordered, since they would be taken by force.
+fn released_count(ask: &AskShrink, says: Processors) -> Processors {
+    if ask.mandatory { says.max(Processors(ask.count)) } else { says }
+}
+
+/// The first nodes, by position, that have `count` processors together. Nodes that exceed what is
+/// left of `spare` stay.
+fn nodes_with(sizes: &[Processors], count: Processors, spare: Processors) -> Vec<usize> {
+    let (mut left, mut spare) = (count, spare);
+    let mut nodes = Vec::new();
+    for (index, &size) in sizes.iter().enumerate() {
+        if left.is_zero() {
+            break;
+        }
+        if let Some(rest) = spare.checked_sub(size) {
+            (left, spare) = (left.saturating_sub(size), rest);
+            nodes.push(index);
+        }
+    }
+    nodes
 }
 
 impl Coordinator {
-    /// Asks the job's own decision procedure about a number of nodes. Without one, the answer is
-    /// `else_`.
+    /// Asks the job's own decision procedure about a number of processors. Without one, the answer
+    /// is `else_`.
     fn program_says(
         &self,
-        says: impl FnOnce(&JobEntry, &[u8]) -> Result<u32, WireError>,
-        else_: u32,
-    ) -> u32 {
+        says: impl FnOnce(&JobEntry, &[u8]) -> Result<Processors, WireError>,
+        else_: Processors,
+    ) -> Processors {
         let Some(job) = self.registry.find_job(&self.spec.name) else { return else_ };
         says(job, &self.spec.body).unwrap_or_else(|error| {
             tracing::warn!(%error, "the job's decision procedure is not asked");
@@ -65,29 +80,6 @@ impl Coordinator {
 
     /// Number of these processors that the program accepts.
     pub(super) fn program_takes(&self, count: Processors) -> Processors {
-        // The program decides on nodes.
-        let size = self.sizes(1, None).threads.max(1);
-        let nodes = count.get().div_ceil(size);
-        let takes = self.program_takes_nodes(nodes, None);
-        if takes == nodes { count } else { Processors(takes).saturating_mul(size) }
-    }
-
-    /// Minimum and maximum processors of the job.
-    ///
-    /// The malleability manager counts nodes. The bounds of its jobs are converted by the mean size
-    /// of the members.
-    pub(super) fn bounds(&self) -> (Processors, Option<Processors>) {
-        let params = &self.spec.params;
-        let (min, max) = (params.min_or_one(), params.max_processors);
-        if !params.managed {
-            return (min, max);
-        }
-        let size = self.sizes(1, None).threads.max(1);
-        (min.saturating_mul(size), max.map(|max| max.saturating_mul(size)))
-    }
-
-    /// Number of these nodes that the program accepts. `cluster` is their cluster, if known.
-    fn program_takes_nodes(&self, count: u32, cluster: Option<&ClusterId>) -> u32 {
         // The program returned as many of the same nodes already.
         let again = |back: &ReturnedNodes| {
             count <= back.count
@@ -95,31 +87,20 @@ impl Coordinator {
                 && back.remaining == self.staying_nodes()
         };
         if self.returned.as_ref().is_some_and(again) {
-            return 0;
+            return Processors::ZERO;
         }
-        let has = self.sizes(self.staying().count(), None);
-        let has = NodeCounts {
-            nodes: has.nodes.saturating_add(self.changes.coming_nodes()),
-            threads: has.threads.saturating_add(self.changes.coming().get()),
-        };
-        let offered = self.sizes(count as usize, cluster);
-        self.program_says(|job, body| job.accept_growth(body, has, offered), count)
+        let has = self.staying_processors().saturating_add(self.changes.coming());
+        self.program_says(|job, body| job.accept_growth(body, has, count), count)
     }
 
-    /// Sizes of nodes with the mean threads of this cluster's members, or of all members if the
-    /// cluster has none. For all staying members, the result is exact.
-    fn sizes(&self, nodes: usize, cluster: Option<&ClusterId>) -> NodeCounts {
-        let of = |cluster: Option<&ClusterId>| {
-            let here = self.staying().filter(|(_, m)| cluster.is_none_or(|c| m.cluster == *c));
-            here.fold((0, 0), |(n, threads), (_, m)| (n + 1, threads + u64::from(m.threads)))
-        };
-        let (members, threads) = match of(cluster) {
-            (0, _) => of(None),
-            some => some,
-        };
-        let threads = (threads * nodes as u64).div_ceil(members.max(1));
-        let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-        NodeCounts { nodes: count(nodes as u64), threads: count(threads) }
+    /// Minimum and maximum processors of the job.
+    pub(super) fn bounds(&self) -> (Processors, Option<Processors>) {
+        (self.spec.params.min_or_one(), self.spec.params.max_processors)
+    }
+
+    /// Processors of members that were not ordered to leave.
+    fn staying_processors(&self) -> Processors {
+        self.staying().map(|(_, member)| member.processors()).sum()
     }
 
     fn staying_nodes(&self) -> BTreeSet<NodeId> {
@@ -131,56 +112,50 @@ impl Coordinator {
         self.view.members.iter().filter(|(_, member)| !member.leaving)
     }
 
-    /// Number of offered nodes that the job accepts. The predicted efficiency must stay in the
+    /// Number of offered processors that the job accepts. The predicted efficiency must stay in the
     /// band, and the program must agree. Without a measurement, only the program decides. A cluster
     /// that was removed or has a thin link is rejected.
-    fn accepted_count(&self, offer: &OfferGrowth) -> u32 {
+    fn accepted_count(&self, offer: &OfferGrowth) -> Processors {
         if self.phase != CoordinatorPhase::Running || self.adaptation.keeps_out(&offer.cluster) {
-            return 0;
+            return Processors::ZERO;
         }
-        let members = self.view.members.iter();
-        let has: Processors = members.map(|(_, member)| member.processors()).sum();
-        let (_, max) = self.bounds();
-        let room = max.map_or(Processors::MAX, |max| max.saturating_sub(has));
-        // The manager offers nodes.
-        let size = self.sizes(1, Some(&offer.cluster)).threads.max(1);
-        let offered = offer.count.min(room.get() / size);
+        let has: Processors = self.view.members.values().map(Member::processors).sum();
+        let room = self.bounds().1.map_or(Processors::MAX, |max| max.saturating_sub(has));
+        let offered = Processors(offer.count).min(room);
         let takes = match self.adaptation.efficiency() {
             None => offered,
             Some((efficiency, processors)) => {
                 let benefit = Benefit::measured(efficiency, processors.get());
-                let (has, offered) = (has.get(), offered.saturating_mul(size));
-                benefit.acceptable(has, offered, self.spec.params.settings.e_min) / size
+                let e_min = self.spec.params.settings.e_min;
+                Processors(benefit.acceptable(has.get(), offered.get(), e_min))
             }
         };
-        self.program_takes_nodes(takes, Some(&offer.cluster))
+        self.program_takes(takes)
     }
 
-    /// Members of the cluster to release, the worst first. The root's node stays.
+    /// Members of the cluster to release, the worst first. The root's node stays. They may have more
+    /// processors than the order asks for, if the minimum permits it.
     fn nodes_to_release(&self, ask: &AskShrink) -> Vec<NodeId> {
         if self.phase != CoordinatorPhase::Running {
             return Vec::new();
         }
-        let has = u32::try_from(self.staying().count()).unwrap_or(u32::MAX);
-        // Only the manager asks, and it counts nodes.
-        let least = self.spec.params.min_or_one().get();
-        let (all, asked) =
-            (self.sizes(has as usize, None), self.sizes(ask.count as usize, Some(&ask.cluster)));
-        let says = self.program_says(|job, body| job.accept_shrink(body, all, asked), ask.count);
-        let count = released_count(ask, says, has.saturating_sub(least)) as usize;
+        let (has, asked) = (self.staying_processors(), Processors(ask.count));
+        let says = self.program_says(|job, body| job.accept_shrink(body, has, asked), asked);
+        let spare = has.saturating_sub(self.bounds().0);
         let worst = self.adaptation.worst_of(&ask.cluster);
         let rank =
             |node: &NodeId| worst.iter().position(|named| named == node).unwrap_or(usize::MAX);
-        let mut here: Vec<&NodeId> = self
+        let mut here: Vec<(&NodeId, &Member)> = self
             .staying()
             .filter(|(node, member)| {
                 member.cluster == ask.cluster && self.view.coordinator.as_ref() != Some(*node)
             })
-            .map(|(node, _)| node)
             .collect();
         // Unrated nodes in descending order of name.
-        here.sort_by(|a, b| rank(a).cmp(&rank(b)).then(b.cmp(a)));
-        here.into_iter().take(count).cloned().collect()
+        here.sort_by(|(a, _), (b, _)| rank(a).cmp(&rank(b)).then(b.cmp(a)));
+        let sizes: Vec<Processors> = here.iter().map(|(_, member)| member.processors()).collect();
+        let chosen = nodes_with(&sizes, released_count(ask, says), spare);
+        chosen.into_iter().map(|index| here[index].0.clone()).collect()
     }
 
     /// Informs the client and the root that a request for nodes was refused.
@@ -197,8 +172,7 @@ impl Coordinator {
             return;
         }
         let (job, epoch) = (self.spec.id, self.spec.epoch);
-        // The manager counts nodes.
-        let processors = processors.get().div_ceil(self.sizes(1, None).threads.max(1));
+        let processors = processors.get();
         let report = JobEfficiency { job, epoch, efficiency, processors };
         let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
         let call = scheduler.send(report).start();
@@ -310,7 +284,7 @@ impl Handler<Unneeded> for Coordinator {
         if !nodes.is_empty() {
             let mut remaining = self.staying_nodes();
             remaining.retain(|node| !nodes.contains(node));
-            let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+            let count = nodes.iter().map(size).sum();
             self.returned = Some(ReturnedNodes { remaining, count });
         }
         self.remove(&nodes, "the program has no use for it", None, ctx);
@@ -321,8 +295,9 @@ impl Handler<OfferGrowth> for Coordinator {
     type Result = u32;
 
     fn handle(&mut self, offer: OfferGrowth, _: &mut Self::Context) -> Self::Result {
-        let takes = self.accepted_count(&offer);
-        tracing::info!("{} of {} more nodes of {} are accepted", takes, offer.count, offer.cluster);
+        let takes = self.accepted_count(&offer).get();
+        let (count, cluster) = (offer.count, &offer.cluster);
+        tracing::info!("{takes} of {count} more processors of {cluster} are accepted");
         if takes > 0 {
             self.adaptation.recent().ordered(takes);
         }
@@ -338,8 +313,10 @@ impl Handler<AskShrink> for Coordinator {
         if !nodes.is_empty() {
             self.adaptation.recent().ordered(0);
         }
+        let size = |node| self.view.members.get(node).map_or(Processors::ONE, Member::processors);
+        let count: Processors = nodes.iter().map(size).sum();
         self.remove(&nodes, &ask.why, Some(Duration::from_millis(ask.timeout_ms)), ctx);
-        u32::try_from(nodes.len()).unwrap_or(u32::MAX)
+        count.get()
     }
 }
 
@@ -347,7 +324,9 @@ impl Handler<AskShrink> for Coordinator {
 mod tests {
     use springtide_runtime::id::{Epoch, JobId};
 
-    use super::{AskShrink, concerns, numbered, released_count};
+    use springtide_runtime::processors::Processors;
+
+    use super::{AskShrink, concerns, nodes_with, numbered, released_count};
 
     #[test]
     fn a_refusal_of_an_earlier_request_does_not_concern_the_last() {
@@ -368,11 +347,24 @@ mod tests {
             timeout_ms: 5000,
             why: "a test".into(),
         };
-        // The program's answer, its spare nodes, and the nodes released in an optional and in a
-        // mandatory order.
-        for (says, spare, may, must) in [(0, 9, 0, 3), (4, 9, 4, 4), (0, 2, 0, 2), (9, 5, 5, 5)] {
-            assert_eq!(released_count(&ask(false), says, spare), may, "{says} of {spare}");
-            assert_eq!(released_count(&ask(true), says, spare), must, "{says} of {spare}");
+        for (says, may, must) in [(0, 0, 3), (4, 4, 4), (2, 2, 3)] {
+            assert_eq!(released_count(&ask(false), Processors(says)), Processors(may), "{says}");
+            assert_eq!(released_count(&ask(true), Processors(says)), Processors(must), "{says}");
+        }
+    }
+
+    #[test]
+    fn whole_nodes_are_released_above_the_minimum() {
+        for (sizes, count, spare, expected) in [
+            (&[1, 1, 1][..], 2, 9, &[0, 1][..]),
+            (&[1, 1, 1], 2, 1, &[0]),
+            (&[4, 4], 3, 7, &[0]),
+            (&[4, 1, 2], 3, 3, &[1, 2]),
+            (&[4], 0, 9, &[]),
+        ] {
+            let all: Vec<Processors> = sizes.iter().map(|&size| Processors(size)).collect();
+            let nodes = nodes_with(&all, Processors(count), Processors(spare));
+            assert_eq!(nodes, expected, "{count} of {sizes:?}");
         }
     }
 }

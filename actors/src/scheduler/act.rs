@@ -279,13 +279,13 @@ impl Scheduler {
                     self.check_write(written);
                 }
                 SchedulerAction::Forget { job } => self.forget(job),
-                SchedulerAction::HoldStubs { cluster, nodes, program, reason } => {
+                SchedulerAction::HoldStubs { cluster, nodes, shares, program, reason } => {
                     self.recorder.record(GridEvent::Decision {
-                        decision: format!("hold {} processors of {cluster}", nodes.len()),
+                        decision: format!("start {} nodes of {cluster}", nodes.len()),
                         why: reason.clone(),
-                        inputs: serde_json::json!({ "nodes": nodes }),
+                        inputs: serde_json::json!({ "nodes": nodes, "shares": shares }),
                     });
-                    let order = StartStubs { nodes: nodes.clone(), program, reason };
+                    let order = StartStubs { nodes: nodes.clone(), shares, program, reason };
                     self.ask_site(ctx, &cluster, order, move |act, ctx, error| {
                         for node in nodes {
                             let reason = format!("its site did not answer: {error}");
@@ -295,7 +295,7 @@ impl Scheduler {
                 }
                 SchedulerAction::CloseStubs { cluster, nodes, reason } => {
                     self.recorder.record(GridEvent::Decision {
-                        decision: format!("release {} processors of {cluster}", nodes.len()),
+                        decision: format!("end {} nodes of {cluster}", nodes.len()),
                         why: reason.clone(),
                         inputs: serde_json::json!({ "nodes": nodes }),
                     });

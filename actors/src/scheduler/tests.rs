@@ -115,6 +115,9 @@ impl SchedulerTestGrid {
             let (keep_ms, stubs) = (None, BTreeSet::new());
             let (of, files, at) = (cluster.clone(), false, None);
             let site = SiteRegistration {
+                threads: 1,
+                hosts: Vec::new(),
+                shares: Default::default(),
                 joins: false,
                 cluster: of,
                 nodes,

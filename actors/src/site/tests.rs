@@ -259,6 +259,7 @@ impl Test {
             log: PathBuf::new(),
             env: Vec::new(),
             threads: 1,
+            host: None,
         };
         let nodes = (1..=9).map(request).collect();
         let scheduler = own.hub.remote(&"head".into(), SCHEDULER);
@@ -298,7 +299,15 @@ impl Test {
 
     async fn hold(&self, nodes: &[&str]) {
         let nodes = nodes.iter().map(|&node| node.into()).collect();
-        self.site.send(StartStubs { nodes, program: None, reason: "test".into() }).await.unwrap();
+        self.site
+            .send(StartStubs {
+                nodes,
+                shares: BTreeMap::new(),
+                program: None,
+                reason: "test".into(),
+            })
+            .await
+            .unwrap();
     }
 
     /// A reachable node, and a count of its orders to register again.

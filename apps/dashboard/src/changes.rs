@@ -39,7 +39,12 @@ pub fn changes_between(before: &GridStatus, now: &GridStatus) -> Vec<(ChangeSubj
                 JobState::Running => {
                     lines.push((
                         ChangeSubject::Job,
-                        format!("{} ({}) runs on {} nodes", job.job, job.name, job.nodes()),
+                        format!(
+                            "{} ({}) runs on {} processors",
+                            job.job,
+                            job.name,
+                            job.processors()
+                        ),
                     ));
                 }
                 JobState::Assigning | JobState::Ending => {}

@@ -355,7 +355,8 @@ impl Cube {
 mod tests {
     use std::sync::Arc;
 
-    use springtide_runtime::work::{NodeCounts, PoolConfig, Registry, encode_job, solo};
+    use springtide_runtime::processors::Processors;
+    use springtide_runtime::work::{PoolConfig, Registry, encode_job, solo};
 
     use super::*;
 
@@ -411,33 +412,20 @@ mod tests {
     #[test]
     fn it_accepts_and_gives_up_to_powers_of_two() {
         let ft = Ft { size: 64, iterations: 1, seed: 1 };
-        // Nodes with this number of threads.
-        let of = |nodes, threads| NodeCounts { nodes, threads: nodes * threads };
+        let growth = |ft: &Ft, current, offered| {
+            ft.accept_growth(Processors(current), Processors(offered)).get()
+        };
         let growths = [(2, 3, 2), (2, 1, 0), (4, 4, 4), (4, 40, 28), (32, 100, 32), (5, 1, 0)];
         for (current, offered, takes) in growths {
-            let answer = ft.accept_growth(of(current, 1), of(offered, 1));
-            assert_eq!(answer, takes, "{current} + {offered}");
-        }
-        // With three threads each, 2 nodes have 4 processes, 3 have 8, and 6 have 16.
-        for (current, offered, takes) in [(2, 1, 1), (3, 1, 0), (3, 2, 0), (3, 5, 3), (1, 1, 1)] {
-            let answer = ft.accept_growth(of(current, 3), of(offered, 3));
-            assert_eq!(answer, takes, "{current} + {offered} of 3 threads");
+            assert_eq!(growth(&ft, current, offered), takes, "{current} + {offered}");
         }
         let small = Ft { size: 4, ..ft.clone() };
-        assert_eq!(
-            small.accept_growth(of(2, 2), of(4, 2)),
-            0,
-            "a cube of 4 planes has 4 processes"
-        );
+        assert_eq!(growth(&small, 4, 8), 0, "a cube of 4 planes has 4 processes");
         for (current, asked, gives) in
-            [(8, 3, 4), (8, 4, 4), (8, 1, 4), (2, 1, 1), (1, 1, 0), (4, 9, 3)]
+            [(8, 3, 4), (8, 4, 4), (8, 1, 4), (2, 1, 1), (1, 1, 0), (4, 9, 3), (9, 3, 5)]
         {
-            let answer = ft.accept_shrink(of(current, 1), of(asked, 1));
-            assert_eq!(answer, gives, "{current} - {asked}");
-        }
-        for (current, asked, gives) in [(3, 1, 1), (6, 1, 3), (6, 4, 4), (2, 1, 1), (2, 2, 1)] {
-            let answer = ft.accept_shrink(of(current, 3), of(asked, 3));
-            assert_eq!(answer, gives, "{current} - {asked} of 3 threads");
+            let answer = ft.accept_shrink(Processors(current), Processors(asked));
+            assert_eq!(answer, Processors(gives), "{current} - {asked}");
         }
         let used = |available| {
             let observation = Observation { available, ..Observation::default() };

@@ -160,6 +160,7 @@ impl Machines {
             log: PathBuf::new(),
             env: Vec::new(),
             threads,
+            host: None,
         }
     }
 

@@ -130,6 +130,37 @@ pub fn select_nodes(
     selected
 }
 
+/// Selects nodes that have a wanted number of processors together, or all if there are too few.
+/// Returns their positions in ascending order.
+///
+/// `sizes` are the nodes' processors in order of preference. Each node is taken that fits into what
+/// is still wanted, and then the smallest of the others that covers the rest.
+pub fn cover_with_nodes(
+    sizes: impl IntoIterator<Item = Processors>,
+    wanted: Processors,
+) -> Vec<usize> {
+    let mut left = wanted;
+    let (mut selected, mut others) = (Vec::new(), Vec::new());
+    for (index, size) in sizes.into_iter().enumerate() {
+        if left.is_zero() {
+            break;
+        }
+        match left.checked_sub(size) {
+            Some(rest) => {
+                left = rest;
+                selected.push(index);
+            }
+            None => others.push((size, index)),
+        }
+    }
+    // Each of the others is greater than what was wanted when it was reached.
+    if let Some((_, index)) = others.into_iter().min().filter(|_| !left.is_zero()) {
+        selected.push(index);
+        selected.sort_unstable();
+    }
+    selected
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -140,6 +171,23 @@ mod tests {
         let all = sizes.iter().map(|&size| Processors(size));
         let selected = select_nodes(all, Processors(wanted), Processors(most));
         selected.into_iter().map(|index| sizes[index]).collect()
+    }
+
+    #[test]
+    fn nodes_cover_what_is_wanted() {
+        for (sizes, wanted, expected) in [
+            (&[1, 1, 1][..], 2, &[1, 1][..]),
+            (&[4, 4, 4], 5, &[4, 4]),
+            (&[16, 4, 8], 5, &[4, 8]),
+            (&[16, 8], 5, &[8]),
+            (&[2, 2], 9, &[2, 2]),
+            (&[], 1, &[]),
+        ] {
+            let all = sizes.iter().map(|&size| Processors(size));
+            let selected = cover_with_nodes(all, Processors(wanted));
+            let selected: Vec<u32> = selected.into_iter().map(|index| sizes[index]).collect();
+            assert_eq!(selected, expected, "{wanted} of {sizes:?}");
+        }
     }
 
     #[test]

@@ -100,6 +100,19 @@ section! {
         /// while jobs need them; "batch": by another batch system, likewise; "ssh": on other hosts;
         /// "join": they join by themselves, with a token (see [join]).
         provider: Provider = Is("\"local\"");
+        /// Whether nodes are started while jobs need them, as large as jobs and hosts permit, instead
+        /// of `nodes` nodes of `threads` threads each. With provider "ssh", the numbers of
+        /// `ssh.hosts` are processors then. The manager's jobs (`job submit`) use such clusters.
+        on_demand: bool = Is("false");
+        /// Number of hosts with nodes on demand; with provider "local", parts of this host.
+        hosts: BoundedInt<1, 100_000> = Is("1");
+        /// Processors of each host that nodes on demand may use; default with provider "local":
+        /// those of this host.
+        processors: Option<BoundedInt<1, 4096>> = Absent("16");
+        /// Memory of each host that nodes on demand may use; default: no limit.
+        memory: Option<Size> = Absent("\"64GiB\"");
+        /// Devices of each host, by kind, that nodes on demand may use.
+        devices: BTreeMap<String, String> = Absent("{ gpu = \"2\" }");
         /// Process of the cluster's site: "head" (the head's) or "own": a process on a host of the
         /// cluster, started there with `springtide site run`. `up` writes its files.
         site: SitePlace = Is("\"head\"");
@@ -515,6 +528,22 @@ impl LinkSection {
     }
 }
 
+/// Greatest number of nodes of a cluster with nodes on demand. Each has a certificate and files.
+const NODES_MAX: u32 = 4096;
+
+/// What nodes on demand may use of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostSize {
+    /// Name of the host.
+    pub name: String,
+    /// Number of processors.
+    pub processors: u32,
+    /// Memory in bytes; 0: no limit.
+    pub memory: u64,
+    /// Numbers of devices, by kind.
+    pub devices: BTreeMap<String, u32>,
+}
+
 type SlotNumber =
     (&'static str, f64, fn(&SlotsSection) -> f64, fn(&ClusterSlotsSection) -> Option<f64>);
 
@@ -533,6 +562,74 @@ impl GridConfig {
     /// The compute threads of each node of a cluster.
     pub fn threads_of(&self, cluster: &ClusterSection) -> u32 {
         cluster.threads.unwrap_or(self.work.threads).get()
+    }
+
+    /// The hosts whose shares a cluster's nodes are given; none if its nodes have a fixed size.
+    pub fn hosts_of(&self, cluster: &ClusterSection) -> Vec<HostSize> {
+        if !cluster.on_demand {
+            return Vec::new();
+        }
+        let memory = cluster.memory.map_or(0, Size::bytes);
+        let devices = cluster.devices.iter();
+        let devices: BTreeMap<String, u32> =
+            devices.map(|(name, count)| (name.clone(), count.parse().unwrap_or(0))).collect();
+        let host = |name: String, processors| HostSize {
+            name,
+            processors,
+            memory,
+            devices: devices.clone(),
+        };
+        if let (Provider::Ssh, Some(ssh)) = (cluster.provider, &cluster.ssh) {
+            let hosts = ssh.hosts_for(0).unwrap_or_default().into_iter();
+            return hosts.map(|one| host(one.name, one.places)).collect();
+        }
+        let here = || std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        let processors = cluster.processors.map_or_else(here, BoundedInt::get);
+        let number = 1..=cluster.hosts.get();
+        number.map(|number| host(format!("{}-host-{number}", cluster.name), processors)).collect()
+    }
+
+    /// Greatest number of a cluster's nodes. With nodes on demand, each processor may be one.
+    pub fn node_limit(&self, cluster: &ClusterSection) -> u32 {
+        if !cluster.on_demand {
+            return cluster.nodes.get();
+        }
+        let hosts = self.hosts_of(cluster);
+        hosts.iter().fold(0, |sum: u32, host| sum.saturating_add(host.processors)).min(NODES_MAX)
+    }
+
+    /// Checks a cluster with nodes on demand, and that others have none of its keys.
+    fn check_hosts(&self, cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
+        for (name, count) in &cluster.devices {
+            if count.parse::<u32>().is_err() {
+                let reason =
+                    format!("`cluster.devices.{name}` must be a whole number, found \"{count}\"");
+                checker.report(&format!("{path}.devices.{name}"), reason);
+            }
+        }
+        if !cluster.on_demand {
+            let given = [
+                ("processors", cluster.processors.is_some()),
+                ("memory", cluster.memory.is_some()),
+                ("devices", !cluster.devices.is_empty()),
+            ];
+            for (key, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
+                let reason = format!("`cluster.{key}` is of nodes on demand: set `on_demand`");
+                checker.report(&format!("{path}.{key}"), reason);
+            }
+            return;
+        }
+        let reason = match cluster.provider {
+            Provider::Join => "nodes that join have the size that they are started with",
+            Provider::Slurm | Provider::Batch if cluster.processors.is_none() => {
+                "nodes on demand of a batch system need `processors`, those of each host, and `hosts`"
+            }
+            Provider::Ssh if cluster.processors.is_some() => {
+                "the numbers of `ssh.hosts` are the processors of each host: leave `processors` out"
+            }
+            _ => return,
+        };
+        checker.report(&format!("{path}.on_demand"), reason);
     }
 
     /// The expected properties of the link between two clusters, given in either order.
@@ -651,10 +748,14 @@ impl Config for GridConfig {
                 Provider::Join => self.check_joined(cluster, &path, checker),
                 Provider::Local => {}
             }
-            let nodes = cluster.nodes.get();
+            self.check_hosts(cluster, &path, checker);
+            let nodes = self.node_limit(cluster).saturating_mul(match cluster.on_demand {
+                true => 1,
+                false => self.threads_of(cluster),
+            });
             if let Some(reserve) = cluster.reserve.filter(|reserve| reserve.get() > nodes) {
                 let reason = format!(
-                    "`cluster.reserve` must be at most its nodes, of which there are {nodes}, \
+                    "`cluster.reserve` must be at most its processors, of which there are {nodes}, \
                      found {}",
                     reserve.get()
                 );
@@ -722,7 +823,7 @@ impl Config for GridConfig {
             };
             let own = |cluster: &ClusterSection| cluster.site == SitePlace::Own;
             let here = local().filter(|(_, cluster)| !own(cluster));
-            let nodes: u64 = here.map(|(_, cluster)| u64::from(cluster.nodes.get())).sum();
+            let nodes: u64 = here.map(|(_, cluster)| u64::from(self.node_limit(cluster))).sum();
             if nodes > u64::from(ports.count()) {
                 let reason = format!(
                     "`net.ports` {ports} has {} ports for {nodes} nodes on this machine",
@@ -733,7 +834,7 @@ impl Config for GridConfig {
             for (i, cluster) in local().filter(|(_, cluster)| own(cluster)) {
                 // The site itself takes one of them too, unless it has its own address.
                 let site = u64::from(cluster.site_bind.is_none());
-                let nodes = u64::from(cluster.nodes.get());
+                let nodes = u64::from(self.node_limit(cluster));
                 if nodes + site > u64::from(ports.count()) {
                     let reason = format!(
                         "`net.ports` {ports} has {} ports for {nodes} nodes{} on the machine of \
@@ -774,7 +875,8 @@ fn check_ssh(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
             "provider \"ssh\" needs machines: add [cluster.ssh] with `hosts`",
         ),
         Some(ssh) => {
-            if let Err(error) = ssh.hosts_for(u64::from(cluster.nodes.get())) {
+            let nodes = if cluster.on_demand { 0 } else { cluster.nodes.get() };
+            if let Err(error) = ssh.hosts_for(nodes.into()) {
                 // The place of a host's entry; without one, that of the provider.
                 let at = match (&error, ssh.hosts.keys().next()) {
                     (SshHostsError::NoHost { name } | SshHostsError::NoNumber { name, .. }, _)

@@ -5,6 +5,8 @@
 // link.
 #![allow(rustdoc::broken_intra_doc_links)]
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use toml::Value;
 
@@ -13,7 +15,7 @@ use super::schema::{
     Fallback::{Absent, Elements, Examples, Is, Required},
     Leaf, section,
 };
-use super::units::{BoundedInt, Name, Time};
+use super::units::{BoundedInt, Name, Size, Time};
 use super::{Checker, Config, JobKind, Placing};
 use crate::files::check_name;
 
@@ -75,6 +77,12 @@ section! {
         /// Expected run time, by which a queue with backfilling plans; default: `time`, or what
         /// earlier runs of the program took.
         expect: Option<Time> = Absent("\"20m\"");
+        /// Least number of processors of each node: they share memory.
+        node_processors: BoundedInt<1, 4096> = Is("1");
+        /// Memory for each processor; default: its part of the host's.
+        memory_per_processor: Option<Size> = Absent("\"2GiB\"");
+        /// Devices of each node, by kind.
+        devices: BTreeMap<String, String> = Absent("{ gpu = \"1\" }");
         /// Project whose share of the grid it uses.
         project: Option<Name> = Absent("\"climate\"");
         /// Names of input files in the clusters' directories. The job starts where they are, or

@@ -43,12 +43,13 @@ pub use batch::{
 };
 pub use grid::{
     AdaptationSection, CONFIG_VERSION, ClusterSection, ClusterSlotsSection, DashboardSection,
-    FilesSection, GridConfig, HeadSection, JoinSection, LinkSection, LogSection, NetSection,
-    RunSection, SlurmSection, SshSection, StatsSection, TlsSection, WeightsSection, WorkSection,
+    FilesSection, GridConfig, HeadSection, HostSize, JoinSection, LinkSection, LogSection,
+    NetSection, RunSection, SlurmSection, SshSection, StatsSection, TlsSection, WeightsSection,
+    WorkSection,
 };
 pub use jobs::{ArgumentList, ComponentSection, JobComponent, JobSection, JobSizes, JobsConfig};
 pub use links::{InsideSection, LinksConfig};
-pub use node::{HeadContact, IdentitySection, NodeConfig, NodeLogSection};
+pub use node::{HeadContact, HostShareSection, IdentitySection, NodeConfig, NodeLogSection};
 pub use problem::{ConfigError, ConfigProblem, SpellingWarning, ValueOrigin, nearest};
 pub use profile::{LinkProperties, ProfileConfig, profile, profiles};
 pub use reference::{KeyDescription, KeyFallback, describe};

@@ -1,5 +1,6 @@
 //! The config of a node process: read by `node run --config`, and written by a site.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::grid::{
@@ -9,7 +10,7 @@ use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     section,
 };
-use super::units::{BoundedInt, Format, HostPort, Level, Name};
+use super::units::{BoundedInt, Format, HostPort, Level, Name, Size};
 use super::{Checker, Config};
 
 section! {
@@ -47,8 +48,20 @@ section! {
         link: Vec<LinkSection> = Elements(&[&[]]);
         /// Compute threads.
         work: WorkSection = Section;
+        /// The part of its host that the node may use.
+        share: HostShareSection = Section;
         /// Log lines.
         log: NodeLogSection = Section;
+    }
+
+    /// A node's part of its host. The site of a cluster with nodes on demand sets it.
+    HostShareSection {
+        /// Positions of the processors to which the process is bound, among those that it may use,
+        /// ordered so that neighbours are near each other; default: not bound.
+        processors: Option<String> = Absent("\"0,1,2,3\"");
+        /// Memory of the process and its children. If they exceed it, the node ends; default: no
+        /// limit.
+        memory: Option<Size> = Absent("\"4GiB\"");
     }
 
     /// The address of the grid's head.
@@ -97,5 +110,27 @@ impl Config for NodeConfig {
         check_net(&self.net, checker);
         check_links(&self.link, checker);
         check_work(&self.work, checker);
+        if let Some(text) = &self.share.processors
+            && let Err(reason) = positions(text)
+        {
+            checker.report("share.processors", reason);
+        }
     }
+}
+
+impl HostShareSection {
+    /// Positions of the processors to which the node is bound, if it is bound.
+    pub fn positions(&self) -> Option<BTreeSet<usize>> {
+        self.processors.as_deref().and_then(|text| positions(text).ok())
+    }
+}
+
+/// Parses a list of positions.
+fn positions(text: &str) -> Result<BTreeSet<usize>, String> {
+    let parse = |part: &str| {
+        let part = part.trim();
+        let wrong = || format!("`share.processors` must list whole numbers, found \"{part}\"");
+        part.parse().map_err(|_| wrong())
+    };
+    text.split(',').map(parse).collect()
 }

@@ -198,6 +198,8 @@ bind = \"127.0.0.1:0\"              # default
 name = \"ams-east\"                 # file grid.toml:2
 nodes = 5                         # env SPRINGTIDE_CLUSTER__AMS_EAST__NODES
 provider = \"local\"                # default
+on_demand = false                 # default
+hosts = 1                         # default
 site = \"head\"                     # default
 
 [cluster.env]
@@ -280,8 +282,9 @@ fn uncommented(template: &str) -> String {
     };
     let on: String =
         template.lines().map(|line| example(line).unwrap_or(line.to_owned()) + "\n").collect();
-    // A site's addresses require its own process.
-    on.replace("site = \"head\"", "site = \"own\"")
+    // A site's addresses require its own process, and hosts require nodes on demand.
+    let on = on.replace("site = \"head\"", "site = \"own\"");
+    on.replace("on_demand = false", "on_demand = true")
 }
 
 #[test]
@@ -585,7 +588,7 @@ cap = 0
         \"own\" as well, or leave it out
 grid.toml:11:1: `net.ports` 47000-47002 has 3 ports for 3 nodes and their site on the machine of \
 cluster \"there\"
-grid.toml:22:1: `cluster.reserve` must be at most its nodes, of which there are 2, found 3
+grid.toml:22:1: `cluster.reserve` must be at most its processors, of which there are 2, found 3
 grid.toml:23:7: `cluster.cap` must be a whole number from 1 to 100000, found 0";
     assert_eq!(errors(text), golden);
 }

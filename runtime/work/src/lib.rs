@@ -13,7 +13,7 @@ pub mod spmd;
 pub mod topology;
 pub mod work;
 
-use springtide_base::{checksum, files, guard, id, random};
+use springtide_base::{checksum, files, guard, id, processors, random};
 #[cfg(test)]
 use springtide_base::{event_kinds, state_table};
 use springtide_config as config;

@@ -16,11 +16,13 @@
 //! - A job at its bounds, or with a change under way, does not take part in a round.
 
 mod benefit;
+mod hosts;
 mod packing;
 mod placement;
 mod round;
 
 pub use self::benefit::{Benefit, GrowthLimits};
+pub use self::hosts::{Devices, FreeHost, HostCapacity, HostShare, NodeNeeds, allocate, placeable};
 pub use self::placement::{
     CapacitySnapshot, ClusterBandwidths, ClusterCapacity, Component, ExclusionReason, FileName,
     PlacedPart, Placement, PlacementError, PlacementPlan, PlacementTransfer, Replica, place,

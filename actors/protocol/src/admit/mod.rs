@@ -313,6 +313,9 @@ mod tests {
         let site = Sender { peer: &peer, role: Some(Role::Site) };
         let node = Sender { peer: &peer, role: Some(Role::Node) };
         let up = |cluster: &str, at: Option<&str>, nodes: &[&str]| SiteRegistration {
+            threads: 1,
+            hosts: Vec::new(),
+            shares: Default::default(),
             joins: false,
             cluster: cluster.into(),
             nodes: nodes.iter().map(|&node| node.into()).collect(),

@@ -143,20 +143,20 @@ pub struct JobEfficiency {
     pub epoch: Epoch,
     /// Weighted average efficiency of the last period, from 0 to 1.
     pub efficiency: f64,
-    /// Number of nodes during the period.
+    /// Number of processors during the period.
     pub processors: u32,
 }
 
-/// Offer of the scheduler to a coordinator: more nodes of a cluster are available.
+/// Offer of the scheduler to a coordinator: more processors of a cluster are available.
 ///
-/// The answer is the number that the job accepts. The nodes follow as [`NodeGrant`].
+/// The answer is the number that the job accepts. Their nodes follow as [`NodeGrant`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OfferGrowth {
     /// Job that gets the offer.
     pub job: JobId,
-    /// Cluster of the nodes.
+    /// Cluster of the processors.
     pub cluster: ClusterId,
-    /// Number of offered nodes.
+    /// Number of offered processors.
     pub count: u32,
     /// Reason of the offer.
     pub why: String,
@@ -164,14 +164,14 @@ pub struct OfferGrowth {
 
 /// Order of the scheduler to a coordinator: release nodes of a cluster, the worst first.
 ///
-/// The answer is the number of nodes that will leave.
+/// The answer is the number of processors of the nodes that will leave.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AskShrink {
     /// Job that must shrink.
     pub job: JobId,
     /// Cluster of the nodes.
     pub cluster: ClusterId,
-    /// Number of nodes to release.
+    /// Number of processors to release.
     pub count: u32,
     /// Whether the nodes are taken from the job if it does not release them.
     pub mandatory: bool,

@@ -18,7 +18,7 @@ use crate::admit::Principal;
 use crate::files::FileStatus;
 use crate::hardware::Hardware;
 use crate::job::{AssignError, JobParams};
-use crate::policy::malleability::{PlacementError, PlacementPlan};
+use crate::policy::malleability::{HostCapacity, HostShare, PlacementError, PlacementPlan};
 
 /// Request to the scheduler ([`SCHEDULER`](crate::job::SCHEDULER)): run a job.
 ///
@@ -443,7 +443,7 @@ pub struct JobStatus {
     pub name: String,
     /// State of the job.
     pub state: JobState,
-    /// Nodes of the job by cluster, including those it is releasing.
+    /// Processors of the job by cluster, including those it is releasing.
     pub sizes: BTreeMap<ClusterId, u32>,
     /// Reason why the job waits. For a running job: its open request, and why it is not granted.
     pub waits_for: Option<String>,
@@ -456,8 +456,8 @@ pub struct JobStatus {
 }
 
 impl JobStatus {
-    /// Counts the job's nodes.
-    pub fn nodes(&self) -> u32 {
+    /// Counts the job's processors.
+    pub fn processors(&self) -> u32 {
         self.sizes.values().sum()
     }
 }
@@ -501,6 +501,15 @@ pub struct SiteRegistration {
     /// Whether nodes join by themselves instead of being started by the site.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub joins: bool,
+    /// Compute threads of each node that the site starts; 0: unknown until the node registers.
+    #[serde(default)]
+    pub threads: u32,
+    /// Hosts whose shares nodes are given; empty: nodes have a fixed size.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostCapacity>,
+    /// Shares of nodes in `stubs`, where the cluster has hosts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub shares: BTreeMap<NodeId, HostShare>,
 }
 
 /// Report of a site with processors on demand: the present numbers, or why they are unknown.

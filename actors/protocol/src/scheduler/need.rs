@@ -10,7 +10,7 @@ pub use springtide_config::JobKind as Kind;
 
 use springtide_work::work::ArrayTask;
 
-use crate::policy::malleability::{Component, Placement};
+use crate::policy::malleability::{Component, NodeNeeds, Placement};
 use crate::policy::provisioning::{NEVER, Time, from_duration};
 use crate::reservation::ReservationId;
 
@@ -70,6 +70,9 @@ pub struct JobRequirements {
     /// Place of the job in its array, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array: Option<ArrayTask>,
+    /// Requirements of each of its nodes.
+    #[serde(default, skip_serializing_if = "NodeNeeds::is_met_by_all")]
+    pub node: NodeNeeds,
 }
 
 impl JobRequirements {
@@ -93,6 +96,7 @@ impl JobRequirements {
             project: None,
             after: Vec::new(),
             array: None,
+            node: NodeNeeds::default(),
         }
     }
 
@@ -101,9 +105,10 @@ impl JobRequirements {
         self.time_ms.map_or(NEVER, |ms| from_duration(Duration::from_millis(ms)))
     }
 
-    /// Whether the capacities differ from other jobs', because of a reservation or a time limit.
+    /// Whether the capacities differ from other jobs', because of a reservation, a time limit or needs
+    /// for each node.
     pub fn has_own_rooms(&self) -> bool {
-        self.reservation.is_some() || self.time_ms.is_some()
+        self.reservation.is_some() || self.time_ms.is_some() || !self.node.is_met_by_all()
     }
 
     /// Checks the requirements, which may come from another program.
@@ -136,6 +141,14 @@ impl JobRequirements {
         if self.after.len() > DEPENDENCIES_MAX {
             let count = self.after.len();
             return Err(format!("the job waits for {count} jobs, more than {DEPENDENCIES_MAX}"));
+        }
+        if let Some(at) = self.components.iter().position(|one| one.min < self.node.least()) {
+            let (min, least) = (self.components[at].min, self.node.least());
+            return Err(format!(
+                "component {} has at least {min} processors, and each node needs {least}: raise its \
+                 minimum",
+                at + 1
+            ));
         }
         if self.array.is_some_and(|array| array.limit == Some(0)) {
             return Err(

@@ -252,6 +252,7 @@ mod tests {
                 log: self.path("log %j"),
                 env: env.map(|(key, value)| (key.to_owned(), value)).to_vec(),
                 threads: 1,
+                host: None,
             }
         }
 

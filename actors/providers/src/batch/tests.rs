@@ -123,6 +123,7 @@ impl ScriptedSystem {
             log: self.path(&format!("{node}.log")),
             env: Vec::new(),
             threads: 2,
+            host: None,
         }
     }
 

@@ -77,8 +77,10 @@ struct SharedState {
     options: Vec<String>,
     dir: String,
     answer_timeout: Duration,
-    /// Host of each node.
+    /// Host of each node, where it is fixed.
     hosts: BTreeMap<NodeId, Arc<SshMachine>>,
+    /// Hosts by name, where the scheduler chooses that of each node.
+    chosen: BTreeMap<String, Arc<SshMachine>>,
     /// Number of started processes, so that each has its own directory.
     started: Cell<u64>,
 }
@@ -87,6 +89,12 @@ struct SharedState {
 struct SshMachine {
     host: SshHost,
     opening: Semaphore,
+}
+
+impl SshMachine {
+    fn new(host: SshHost) -> Arc<Self> {
+        Arc::new(Self { host, opening: Semaphore::new(OPENING_MAX) })
+    }
 }
 
 /// Files brought for a node that has not started, including a key. Dropping this removes them. A
@@ -131,21 +139,41 @@ impl SshProvider {
     /// [`SshError`] if a host is malformed, or there are too few places.
     pub fn new(section: &SshSection, nodes: &[NodeId]) -> Result<Self, SshError> {
         let hosts = section.hosts_for(nodes.len() as u64)?;
-        let dir = section.dir.to_str().filter(|dir| !dir.contains('\0'));
-        let dir = dir.ok_or_else(|| SshError::Dir(section.dir.clone()))?;
         let mut left = nodes.iter();
         let mut taken = BTreeMap::new();
         for host in hosts {
             let places = usize::try_from(host.places).unwrap_or(usize::MAX);
-            let machine = Arc::new(SshMachine { host, opening: Semaphore::new(OPENING_MAX) });
+            let machine = SshMachine::new(host);
             taken.extend(left.by_ref().take(places).map(|node| (node.clone(), machine.clone())));
         }
+        Self::with_hosts(section, taken, BTreeMap::new())
+    }
+
+    /// Starts nodes on the section's hosts while jobs need them. The scheduler chooses the host of
+    /// each.
+    ///
+    /// # Errors
+    /// [`SshError`] if a host is malformed, or there is none.
+    pub fn on_demand(section: &SshSection) -> Result<Self, SshError> {
+        let hosts = section.hosts_for(0)?.into_iter();
+        let hosts = hosts.map(|host| (host.name.clone(), SshMachine::new(host))).collect();
+        Self::with_hosts(section, BTreeMap::new(), hosts)
+    }
+
+    fn with_hosts(
+        section: &SshSection,
+        hosts: BTreeMap<NodeId, Arc<SshMachine>>,
+        chosen: BTreeMap<String, Arc<SshMachine>>,
+    ) -> Result<Self, SshError> {
+        let dir = section.dir.to_str().filter(|dir| !dir.contains('\0'));
+        let dir = dir.ok_or_else(|| SshError::Dir(section.dir.clone()))?;
         let shared = SharedState {
             command: section.command.clone(),
             options: section.options.iter().map(|(key, value)| format!("{key}={value}")).collect(),
             dir: shell::remote_path(dir),
             answer_timeout: section.answer_timeout.get(),
-            hosts: taken,
+            hosts,
+            chosen,
             started: Cell::new(0),
         };
         Ok(Self { shared: Rc::new(shared) })
@@ -157,7 +185,8 @@ impl SshProvider {
         request: &NodeRequest,
     ) -> Result<(PipedProcess, Arc<SshMachine>), ProviderError> {
         let shared = &self.shared;
-        let Some(machine) = shared.hosts.get(&request.node) else {
+        let chosen = || shared.chosen.get(request.host.as_ref()?);
+        let Some(machine) = shared.hosts.get(&request.node).or_else(chosen) else {
             let reason = format!("`ssh.hosts` has no host for node {}", request.node);
             return Err(shared.refused(reason));
         };

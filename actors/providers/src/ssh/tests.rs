@@ -83,6 +83,7 @@ impl SshWorld {
             log: self.path("a-1.log"),
             env: vec![("API_TOKEN".into(), SECRET.into())],
             threads: 1,
+            host: None,
         }
     }
 

@@ -34,7 +34,7 @@ impl SchedulerCore {
                 None => self.reserve_nodes(id, cluster, count, NodeUse::Claimed, now, out),
                 Some(_) => BTreeSet::new(),
             };
-            let has = chosen.len() as u32;
+            let has = self.processors_of(&chosen).get();
             nodes.extend(chosen);
             if has < count {
                 // If the job ends before these nodes are released, the missing ones must count as
@@ -46,7 +46,9 @@ impl SchedulerCore {
                 } else {
                     "are free and run the job's program"
                 };
-                lacks.get_or_insert(format!("of {count} nodes of {cluster}, only {has} {what}"));
+                lacks.get_or_insert(format!(
+                    "of {count} processors of {cluster}, only {has} {what}"
+                ));
             }
         }
         if let Some(reason) = lacks {
@@ -140,10 +142,11 @@ impl SchedulerCore {
         let theirs = self.nodes.iter().filter(|(_, node)| node.reserved == Some(id));
         let theirs: Vec<NodeId> = theirs.map(|(node, _)| node.clone()).collect();
         for node in theirs {
+            let count = self.booked_size(&node, &self.nodes[&node]);
             if self.unreserve(&node, now, out)
                 && let Some(job) = self.managing.jobs.get_mut(&id)
             {
-                *job.lost.entry(self.nodes[&node].cluster.clone()).or_default() += 1;
+                *job.lost.entry(self.nodes[&node].cluster.clone()).or_default() += count;
             }
         }
     }
@@ -158,7 +161,7 @@ impl SchedulerCore {
         let reason = reason.clone();
         job.stage = JobStage::Waiting;
         job.lost.clear();
-        self.managing.ledger.retain(|_, (job, _)| *job != id);
+        self.managing.ledger.retain(|_, entry| entry.job != id);
         Some(ManagerEvent::ClaimFailed { job: id, reason })
     }
 

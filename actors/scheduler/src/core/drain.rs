@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::SchedulerCore;
 use super::event::SchedulerAction;
-use super::managed::NodeUse;
+use super::managed::{LedgerEntry, NodeUse};
 use super::pool::PoolNodeState;
 use crate::scheduler::{Drain, DrainError, DrainResult, JobState};
 
@@ -35,6 +35,8 @@ pub(super) struct DrainMark {
     /// Time at which the job is asked although no replacement has joined; absent: the job needs to
     /// wait for none.
     pub(super) replace_until: Option<Instant>,
+    /// Number of its processors that have replacements already.
+    replaced: u32,
 }
 
 /// Processors of a job in a cluster that their owner will take away.
@@ -66,6 +68,7 @@ impl DrainMark {
             asked: false,
             not_before: None,
             replace_until: None,
+            replaced: 0,
         }
     }
 
@@ -155,7 +158,7 @@ impl SchedulerCore {
                 continue; // the job loses no additional node
             }
             let left = staying.by_ref().filter(|node| !nodes.contains(*node));
-            let left = self.counted_by_bounds(id, left);
+            let left = self.processors_of(left);
             if left < job.least {
                 return Err(DrainError::BelowMinimum { job: id, min: job.least, left });
             }
@@ -233,10 +236,16 @@ impl SchedulerCore {
             let Some(mark) = node.drain.as_ref().filter(|mark| mark.is_revocation()) else {
                 continue;
             };
-            let Some((job, NodeUse::Computing)) = self.managing.ledger.get(id) else { continue };
+            let Some(LedgerEntry { job, used: NodeUse::Computing, processors }) =
+                self.managing.ledger.get(id)
+            else {
+                continue;
+            };
             let planned = all.entry((*job, node.cluster.clone())).or_default();
-            planned.count += 1;
-            planned.unreplaced += u32::from(mark.replace_until.is_some());
+            planned.count += processors;
+            if mark.replace_until.is_some() {
+                planned.unreplaced += processors.saturating_sub(mark.replaced);
+            }
         }
         all
     }
@@ -254,9 +263,16 @@ impl SchedulerCore {
             }
         }
         waiting.sort();
-        for (.., node) in waiting.into_iter().take(count as usize) {
+        let mut left = count;
+        for (.., node) in waiting {
+            let Some(known) = self.nodes.get(&node) else { continue };
+            let size = self.booked_size(&node, known);
             if let Some(mark) = self.nodes.get_mut(&node).and_then(|node| node.drain.as_mut()) {
-                mark.replace_until = None;
+                let now = left.min(size.saturating_sub(mark.replaced));
+                (left, mark.replaced) = (left - now, mark.replaced + now);
+                if mark.replaced >= size {
+                    mark.replace_until = None;
+                }
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::files::{FetchResult, FileEntry, FilesReport};
 use crate::job::{Assign, AssignError, JobError};
 use crate::manager::ReservationBill;
 use crate::policy::NodeOffer;
-use crate::policy::malleability::PlacementPlan;
+use crate::policy::malleability::{HostShare, PlacementPlan};
 use crate::policy::provisioning::Time;
 use crate::reservation::{Reservation, ReservationId};
 use crate::scheduler::{
@@ -399,6 +399,8 @@ pub enum SchedulerAction {
         cluster: ClusterId,
         /// Names of the nodes.
         nodes: Vec<NodeId>,
+        /// Their shares, where the cluster has hosts.
+        shares: BTreeMap<NodeId, HostShare>,
         /// Program to start; absent: the site's own.
         program: Option<std::path::PathBuf>,
         /// Reason for the log.

@@ -1,8 +1,8 @@
 //! Jobs of the malleability manager: converts its counts by cluster into nodes.
 //!
 //! The manager decides with how many processors of which cluster a job starts, grows and shrinks.
-//! Here they become nodes, and changes of nodes are reported to the manager as counts. This module
-//! must not decide on sizes.
+//! Here they become nodes, and changes of nodes are reported to the manager as counts of their
+//! processors. This module must not decide on sizes.
 //!
 //! The *ledger* has each node in an account of the manager, with its use. After each event, it is
 //! compared with the actual states of nodes ([`Core::reconcile`]). So the manager gets exactly one
@@ -12,13 +12,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use springtide_base::id::{ClusterId, Epoch, JobId, NodeId};
+use springtide_base::processors::{Processors, select_nodes};
 use tokio::time::Instant;
 
 use super::SchedulerCore;
 use super::drain::PlannedRevocations;
 use super::event::{ManagerQuestion, SchedulerAction};
 use super::history::Histories;
-use super::pool::PoolNodeState;
+use super::pool::{PoolNode, PoolNodeState};
 use crate::manager::{
     GridOutlook, GrowthRequest, JobRequirements, JobView, Manager, ManagerAction, ManagerEvent,
     ManagerSettings,
@@ -39,7 +40,7 @@ pub(super) struct ManagedJob {
     pub(super) stage: JobStage,
     /// Grants that its coordinator has not acknowledged.
     pub(super) grants: BTreeMap<u64, GrantRecord>,
-    /// Number of nodes that were lost during its start.
+    /// Number of processors that were lost during its start.
     pub(super) lost: BTreeMap<ClusterId, u32>,
     /// Request for the job, as last reported to the manager.
     pub(super) wants: GrowthOrder,
@@ -97,6 +98,15 @@ pub(super) enum JobStage {
     Running,
     /// The manager knows that it has ended.
     Over,
+}
+
+/// A node in an account of the manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LedgerEntry {
+    pub(super) job: JobId,
+    pub(super) used: NodeUse,
+    /// The node's processors, as the manager counts them.
+    pub(super) processors: u32,
 }
 
 /// Use of a node from the manager's view.
@@ -168,10 +178,12 @@ pub(super) struct ManagerState {
     /// Time limit for the arrival of a starting job's nodes.
     pub(super) hold_timeout: Duration,
     pub(super) jobs: BTreeMap<JobId, ManagedJob>,
-    pub(super) ledger: BTreeMap<NodeId, (JobId, NodeUse)>,
+    pub(super) ledger: BTreeMap<NodeId, LedgerEntry>,
     polled: BTreeMap<ClusterId, KnownCapacity>,
     next_poll: Option<Instant>,
     pub(super) histories: Histories,
+    /// Whether a job has had needs for each of its nodes, so that the manager needs the hosts.
+    pub(super) node_needs: bool,
     /// Nodes that their jobs released voluntarily.
     pub(super) let_go: BTreeSet<NodeId>,
     /// Processors that will be taken away, as last reported to the manager.
@@ -190,6 +202,7 @@ impl ManagerState {
             polled: BTreeMap::new(),
             next_poll: None,
             histories: Histories::default(),
+            node_needs: false,
             let_go: BTreeSet::new(),
             revocations: BTreeMap::new(),
         }
@@ -293,6 +306,7 @@ impl SchedulerCore {
     ) {
         let limit = managed.limit;
         self.managing.jobs.insert(id, managed);
+        self.managing.node_needs |= !need.node.is_met_by_all();
         self.introduce_files(&need, now, out);
         self.poll(now, out);
         self.report(ManagerEvent::Submit { job: id, need: Box::new(need) }, now, out);
@@ -309,6 +323,7 @@ impl SchedulerCore {
         }
         self.reconcile(now, out);
         self.expire_limits(now, out);
+        self.retry_hosts(now);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let (fewer, more) = self.changed();
         if more && !fewer && !due(self.managing.next_poll) {
@@ -346,11 +361,16 @@ impl SchedulerCore {
             // A node that is being started exists, and belongs to no job.
             let there = managed || node.works();
             let free = node.is_free() && !wanted.contains(&node.cluster);
-            known.size += u32::from(there);
-            known.others += u32::from(there && !managed && !free);
-            known.whole += 1;
-            if there && !managed && !free && node.is_free() {
-                *kept.entry(node.cluster.clone()).or_default() += 1;
+            let processors = self.booked_size(id, node);
+            known.whole += processors;
+            if there {
+                known.size += processors;
+            }
+            if there && !managed && !free {
+                known.others += processors;
+                if node.is_free() {
+                    *kept.entry(node.cluster.clone()).or_default() += processors;
+                }
             }
         }
         // Reserved processors are excepted: they belong to their reservations.
@@ -398,7 +418,10 @@ impl SchedulerCore {
         for (cluster, KnownCapacity { size, others, whole }) in all {
             let news = match self.failing(&cluster) {
                 Some(reason) => ManagerEvent::Unreachable { cluster, reason },
-                None => ManagerEvent::Polled { cluster, size, others, whole },
+                None => {
+                    self.report_hosts(&cluster, now, out);
+                    ManagerEvent::Polled { cluster, size, others, whole }
+                }
             };
             self.report(news, now, out);
         }
@@ -473,6 +496,10 @@ impl SchedulerCore {
                 let Some(coordinator) = self.coordinator_of(job) else {
                     return Some(ManagerEvent::Answer { job, change, count: None });
                 };
+                let count = self.whole_nodes(&cluster, count);
+                if count == 0 {
+                    return Some(ManagerEvent::Answer { job, change, count: Some(0) });
+                }
                 let offer =
                     ManagerQuestion { job, coordinator, change, cluster, count, within, why };
                 out.push(SchedulerAction::OfferGrowth(Box::new(offer)));
@@ -546,6 +573,33 @@ impl SchedulerCore {
         }
     }
 
+    /// Number of these processors that whole nodes can give. Where all nodes have one processor, it
+    /// is `count`, and nodes of hosts are as large as needed.
+    fn whole_nodes(&self, cluster: &ClusterId, count: u32) -> u32 {
+        let here = || self.nodes.values().filter(|node| node.cluster == *cluster);
+        if self.has_hosts(cluster) || here().all(|node| node.processors() <= Processors::ONE) {
+            return count;
+        }
+        let free = here().filter(|node| node.is_free() || node.is_off());
+        let sizes: Vec<Processors> = free.map(PoolNode::processors).collect();
+        let fit = select_nodes(sizes.iter().copied(), count.into(), count.into());
+        fit.into_iter().map(|at| sizes[at].get()).sum()
+    }
+
+    /// Processors of a node as the manager counts them: those that were booked, if it is booked.
+    pub(super) fn booked_size(&self, id: &NodeId, node: &PoolNode) -> u32 {
+        let booked = self.managing.ledger.get(id).map(|entry| entry.processors);
+        booked.unwrap_or_else(|| node.processors().get())
+    }
+
+    /// Puts a node into a job's account, or changes its use there.
+    pub(super) fn book_node(&mut self, id: &NodeId, job: JobId, used: NodeUse) {
+        let Some(processors) = self.nodes.get(id).map(|node| self.booked_size(id, node)) else {
+            return;
+        };
+        self.managing.ledger.insert(id.clone(), LedgerEntry { job, used, processors });
+    }
+
     pub(super) fn coordinator_of(&self, id: JobId) -> Option<NodeId> {
         let job = self.jobs.get(&id).filter(|job| job.state == JobState::Running)?;
         job.view.coordinator.clone()
@@ -557,7 +611,7 @@ impl SchedulerCore {
         // All free nodes leave the ledger first, because the manager may grant them at the first
         // report.
         let mut free = Vec::new();
-        self.managing.ledger.retain(|node, (job, used)| {
+        self.managing.ledger.retain(|node, LedgerEntry { job, used, processors }| {
             let known = self.nodes.get(node);
             let holds = known.is_some_and(|known| {
                 known.state == PoolNodeState::Busy(*job) || known.reserved == Some(*job)
@@ -566,14 +620,16 @@ impl SchedulerCore {
             // A node under drain did not leave voluntarily.
             let let_go = let_go && known.is_some_and(|known| known.drain.is_none());
             let freed = known.filter(|_| !holds);
-            free.extend(freed.map(|known| (known.cluster.clone(), *job, *used, let_go)));
+            free.extend(
+                freed.map(|known| (known.cluster.clone(), *job, *used, *processors, let_go)),
+            );
             holds
         });
         self.managing.let_go.clear();
-        for (cluster, job, used, _) in &free {
+        for (cluster, job, used, count, _) in &free {
             // Claims and recruitments are reported as a whole.
             if let (NodeUse::Claimed, Some(managed)) = (used, self.managing.jobs.get_mut(job)) {
-                *managed.lost.entry(cluster.clone()).or_default() += 1;
+                *managed.lost.entry(cluster.clone()).or_default() += count;
             }
         }
         self.reconcile_stubs(now, out);
@@ -582,27 +638,27 @@ impl SchedulerCore {
             self.gather(id, now, out);
             self.reconcile_job(id, now, out);
         }
-        for (cluster, job, used, let_go) in free {
+        for (cluster, job, used, count, let_go) in free {
             match used {
                 NodeUse::Claimed | NodeUse::Recruited(_) => {}
                 NodeUse::Requested(change) | NodeUse::Held(change) => {
                     let reason = "its node is lost".to_owned();
-                    self.report(ManagerEvent::NotHeld { job, change, count: 1, reason }, now, out);
+                    self.report(ManagerEvent::NotHeld { job, change, count, reason }, now, out);
                 }
                 NodeUse::Computing => {
                     self.report(
-                        ManagerEvent::Freed { job, cluster, count: 1, voluntary: let_go },
+                        ManagerEvent::Freed { job, cluster, count, voluntary: let_go },
                         now,
                         out,
                     );
                 }
                 NodeUse::Releasing => {
-                    self.report(ManagerEvent::Unheld { job, cluster, count: 1 }, now, out)
+                    self.report(ManagerEvent::Unheld { job, cluster, count }, now, out)
                 }
             }
         }
         let ledger = &self.managing.ledger;
-        let has = |id: &JobId| ledger.values().any(|(job, _)| job == id);
+        let has = |id: &JobId| ledger.values().any(|entry| entry.job == *id);
         let over = |(id, job): (&JobId, &ManagedJob)| job.stage == JobStage::Over && !has(id);
         let over: Vec<JobId> =
             self.managing.jobs.iter().filter(|one| over(*one)).map(|(id, _)| *id).collect();
@@ -629,12 +685,12 @@ impl SchedulerCore {
                 managed.stage = JobStage::Running;
                 managed.lost.clear();
                 let mut got: BTreeMap<ClusterId, u32> = BTreeMap::new();
-                for (node, (job, used)) in &mut self.managing.ledger {
+                for (node, entry) in &mut self.managing.ledger {
                     let known =
                         self.nodes.get(node).filter(|known| known.state == PoolNodeState::Busy(id));
-                    if let Some(known) = known.filter(|_| *job == id) {
-                        *used = NodeUse::Computing;
-                        *got.entry(known.cluster.clone()).or_default() += 1;
+                    if let Some(known) = known.filter(|_| entry.job == id) {
+                        entry.used = NodeUse::Computing;
+                        *got.entry(known.cluster.clone()).or_default() += entry.processors;
                     }
                 }
                 self.report(ManagerEvent::Claimed { job: id, got }, now, out);
@@ -657,9 +713,9 @@ impl SchedulerCore {
                     );
                 }
                 // Claimed nodes count as used from here on.
-                for (job, used) in self.managing.ledger.values_mut() {
-                    if *job == id && *used == NodeUse::Claimed {
-                        *used = NodeUse::Computing;
+                for entry in self.managing.ledger.values_mut() {
+                    if entry.job == id && entry.used == NodeUse::Claimed {
+                        entry.used = NodeUse::Computing;
                     }
                 }
             }
@@ -710,9 +766,7 @@ impl SchedulerCore {
         let Some(managed) = self.managing.jobs.get(&id) else { return };
         let wants = match managed.ordered.count {
             0 => {
-                // The manager counts nodes.
-                let size = self.mean_processors(job).get();
-                let count = job.open.count.get().div_ceil(size);
+                let count = job.open.count.get();
                 let but = if count == 0 { BTreeSet::new() } else { self.unfit_for(job, now) };
                 GrowthOrder { count, but, ..GrowthOrder::default() }
             }
@@ -735,23 +789,23 @@ impl SchedulerCore {
     /// # Errors
     /// Description of the first inconsistency.
     pub(super) fn check_ledger(&self) -> Result<(), String> {
-        let mut nodes: BTreeMap<&ClusterId, u32> = BTreeMap::new();
-        for (node, (job, of)) in &self.managing.ledger {
+        let mut sums: BTreeMap<&ClusterId, u32> = BTreeMap::new();
+        for (node, LedgerEntry { job, used, processors }) in &self.managing.ledger {
             let Some(known) = self.nodes.get(node) else {
                 return Err(format!("{node} is in the ledger of {job}, and no such node exists"));
             };
             if known.state != PoolNodeState::Busy(*job) && known.reserved != Some(*job) {
                 return Err(format!(
-                    "{node} is in the ledger of {job} as {of:?}, but is {known:?}"
+                    "{node} is in the ledger of {job} as {used:?}, but is {known:?}"
                 ));
             }
-            *nodes.entry(&known.cluster).or_default() += 1;
+            *sums.entry(&known.cluster).or_default() += processors;
         }
-        for (cluster, nodes) in nodes {
+        for (cluster, sum) in sums {
             let booked = self.managing.manager.booked_processors(cluster);
-            if nodes > booked {
+            if sum > booked {
                 return Err(format!(
-                    "{cluster} has {nodes} nodes in the ledger, and {booked} booked processors"
+                    "{cluster} has {sum} processors in the ledger, and {booked} booked ones"
                 ));
             }
         }

@@ -18,6 +18,7 @@ mod drain;
 mod event;
 mod files;
 mod history;
+mod hosts;
 mod jobs;
 mod managed;
 mod owner;
@@ -165,7 +166,8 @@ impl ActiveJob {
     fn status(&self, id: JobId, nodes: &BTreeMap<NodeId, PoolNode>) -> JobStatus {
         let mut sizes = BTreeMap::new();
         for node in self.members.iter().chain(self.releasing.keys()) {
-            *sizes.entry(nodes[node].cluster.clone()).or_default() += 1;
+            let node = &nodes[node];
+            *sizes.entry(node.cluster.clone()).or_default() += node.processors().get();
         }
         JobStatus {
             job: id,

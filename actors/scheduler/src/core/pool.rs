@@ -1,6 +1,7 @@
 //! The nodes of the grid: their states, their jobs, and offers of free nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use springtide_base::id::{ClusterId, JobId, NodeId};
 use springtide_base::processors::Processors;
@@ -10,9 +11,11 @@ use tokio::time::Instant;
 use super::choose::{FreeNode, is_rate};
 use super::drain::DrainMark;
 use super::event::SchedulerAction;
+use super::hosts::HostFailure;
 use super::speeds::{Speeds, Unit};
 use super::stubs::OnDemand;
 use super::{ActiveJob, SchedulerCore};
+use crate::policy::malleability::{HostCapacity, HostShare};
 use crate::policy::{NodeOffer, OfferedNode};
 use crate::scheduler::{CrowdedHost, NodeRegistration, NodeState, NodeStatus, SiteRegistration};
 
@@ -29,6 +32,12 @@ pub(super) struct ClusterPool {
     pub(super) at: Option<NodeId>,
     /// Time of the next check of its nodes, while its process is silent.
     pub(super) look_at: Option<Instant>,
+    /// Hosts whose shares its nodes are given; empty: its nodes have a fixed size.
+    pub(super) hosts: Vec<HostCapacity>,
+    /// Hosts that are left out for a time.
+    pub(super) host_failures: BTreeMap<String, HostFailure>,
+    /// The last times for which hosts were left out that are in use again.
+    pub(super) former_failures: BTreeMap<String, Duration>,
 }
 
 #[derive(Debug)]
@@ -51,6 +60,10 @@ pub(super) struct PoolNode {
     pub(super) joins: bool,
     /// Time at which a silent node that joined by itself counts as lost.
     pub(super) lost_at: Option<Instant>,
+    /// Compute threads that its site starts it with; 0: unknown.
+    pub(super) threads: u32,
+    /// Its share of a host, from the order to start it until its end.
+    pub(super) share: Option<HostShare>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +95,8 @@ impl PoolNode {
             since: None,
             joins: false,
             lost_at: None,
+            threads: 0,
+            share: None,
         }
     }
 
@@ -99,6 +114,7 @@ impl PoolNode {
     pub(super) fn turn_off(&mut self, reason: Option<String>) {
         (self.state, self.reason, self.reserved, self.registration) =
             (PoolNodeState::Off, reason, None, None);
+        self.share = None;
         // A drain of one incarnation ends with it.
         self.drain = self.drain.take().filter(|mark| mark.incarnation.is_none());
     }
@@ -125,9 +141,11 @@ impl PoolNode {
         self.state != PoolNodeState::Broken && !away && self.drain.is_none()
     }
 
-    /// Its processors. A node that has not registered counts as one.
+    /// Its processors: those of its share or its registration, or those that it is started with. A
+    /// node of unknown size counts as one.
     pub(super) fn processors(&self) -> Processors {
-        Processors::of_node(self.registration.as_ref().map_or(0, |known| known.threads))
+        let shared = || self.share.as_ref().map_or(self.threads, |s| s.processors.len() as u32);
+        Processors::of_node(self.registration.as_ref().map_or_else(shared, |known| known.threads))
     }
 
     /// The registration, if the node runs a program with this registry.
@@ -213,7 +231,10 @@ impl SchedulerCore {
         for id in nodes {
             let node =
                 self.nodes.entry(id.clone()).or_insert_with(|| PoolNode::new(cluster.clone()));
-            node.joins = site.joins;
+            (node.joins, node.threads) = (site.joins, site.threads);
+            if let Some(share) = site.shares.get(id) {
+                node.share = Some(share.clone());
+            }
             if node.joins && node.registration.is_none() && node.state == PoolNodeState::Starting {
                 node.state = PoolNodeState::Off; // it was created here
             }
@@ -223,12 +244,25 @@ impl SchedulerCore {
             }
         }
         let before = self.sites.remove(cluster);
-        let on_demand = before.and_then(|site| site.on_demand);
+        let (on_demand, host_failures, former_failures) = before
+            .map_or_else(Default::default, |site| {
+                (site.on_demand, site.host_failures, site.former_failures)
+            });
         let nodes = nodes.iter().cloned().collect();
         let (starts_programs, look_at) = (*starts_programs, None);
         let at = site.at.as_ref().map(|at| at.node.clone());
         let joins = site.joins;
-        let known = ClusterPool { nodes, starts_programs, on_demand, joins, at, look_at };
+        let known = ClusterPool {
+            nodes,
+            starts_programs,
+            on_demand,
+            joins,
+            at,
+            look_at,
+            hosts: site.hosts.clone(),
+            host_failures,
+            former_failures,
+        };
         self.sites.insert(cluster.clone(), known);
         self.record_file_server(cluster, site.files);
         self.stubs_up(site, now, out);
@@ -279,6 +313,7 @@ impl SchedulerCore {
         let cluster = registration.cluster.clone();
         node.registration = Some(NodeRegistration { work: None, ..registration });
         self.awaited.remove(&id);
+        self.host_works(&id);
         self.capacity_granted(&cluster, now, out);
         let work = work.filter(|work| is_new || self.returning.contains_key(&work.job));
         if let Some(work) = work {

@@ -481,18 +481,20 @@ impl SchedulerCore {
             if let Some(node) = self.nodes.get_mut(node) {
                 node.state = PoolNodeState::Busy(id);
             }
-            self.managing.ledger.insert(node.clone(), (id, NodeUse::Computing));
+            self.book_node(node, id, NodeUse::Computing);
         }
         let nodes = members.iter().cloned().collect();
         self.holding_changes.push(HoldingChange::Resumed { job: id, epoch: view.epoch, nodes });
         let mut sizes: BTreeMap<ClusterId, u32> = BTreeMap::new();
         for node in &members {
-            *sizes.entry(self.nodes[node].cluster.clone()).or_default() += 1;
+            let known = &self.nodes[node];
+            *sizes.entry(known.cluster.clone()).or_default() += self.booked_size(node, known);
         }
         let mut managed =
             ManagedJob { limit, begun: true, ..ManagedJob::waiting(epoch, submit.clone()) };
         managed.stage = JobStage::Running;
         self.managing.jobs.insert(id, managed);
+        self.managing.node_needs |= !need.node.is_met_by_all();
         let mut job = ActiveJob::assigning(view.epoch, *submit, view.clone(), members.clone());
         job.state = JobState::Running;
         job.unanswered.clear();

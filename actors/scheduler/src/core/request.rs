@@ -364,19 +364,6 @@ impl SchedulerCore {
         nodes.into_iter().filter_map(|id| self.nodes.get(id)).map(PoolNode::processors).sum()
     }
 
-    /// The size of these nodes in the unit of a job's bounds: processors. The manager counts nodes.
-    pub(super) fn counted_by_bounds<'a>(
-        &self,
-        id: JobId,
-        nodes: impl IntoIterator<Item = &'a NodeId>,
-    ) -> Processors {
-        if self.managing.has(id) {
-            nodes.into_iter().map(|_| Processors::ONE).sum()
-        } else {
-            self.processors_of(nodes)
-        }
-    }
-
     /// Mean processors of a job's nodes, rounded up; at least one.
     pub(super) fn mean_processors(&self, job: &ActiveJob) -> Processors {
         let nodes = u32::try_from(job.members.len()).unwrap_or(u32::MAX).max(1);
@@ -389,9 +376,13 @@ impl SchedulerCore {
         free.retain(|_, candidate| {
             let cluster = &candidate.cluster;
             let left = left.entry(cluster.clone()).or_insert_with(|| self.unreserved(cluster));
-            let may = *left > 0;
-            *left -= u32::from(may);
-            may
+            match left.checked_sub(candidate.processors().get()) {
+                Some(rest) => {
+                    *left = rest;
+                    true
+                }
+                None => false,
+            }
         });
     }
 

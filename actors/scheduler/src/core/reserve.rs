@@ -91,8 +91,8 @@ impl SchedulerCore {
         self.managing.manager.reservations()
     }
 
-    /// Number of a cluster's free nodes that jobs without a time limit may have. The queue's own
-    /// nodes count, because the queue asks.
+    /// Number of a cluster's free processors that jobs without a time limit may have. Those that the
+    /// queue waits for count, because the queue asks.
     pub(super) fn unreserved(&self, cluster: &ClusterId) -> u32 {
         let manager = &self.managing.manager;
         if !manager.has_reservations() {
@@ -102,9 +102,15 @@ impl SchedulerCore {
         for (id, node) in self.nodes.iter().filter(|(_, node)| node.cluster == *cluster) {
             let managed = self.managing.ledger.contains_key(id);
             let there = managed || node.works();
-            works += u32::from(there);
-            free += u32::from(there && !managed && node.is_free());
-            others += u32::from(there && !managed && !node.is_free());
+            let processors = self.booked_size(id, node);
+            match (there, managed) {
+                (false, _) => {}
+                (true, true) => works += processors,
+                (true, false) if node.is_free() => {
+                    (works, free) = (works + processors, free + processors);
+                }
+                (true, false) => (works, others) = (works + processors, others + processors),
+            }
         }
         let taken =
             others + manager.unreleasable_processors(cluster) + manager.reserved_ever(cluster);

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::choose::{FreeNode, SelectionInput, choose, refuse, refuse_cluster};
 use super::event::SchedulerAction;
-use super::managed::{GrantRecord, NodeUse};
+use super::managed::{GrantRecord, LedgerEntry, NodeUse};
 use super::pool::{PoolNodeState, member};
 use super::request::OpenRequest;
 use super::{ActiveJob, SchedulerCore};
@@ -18,14 +18,13 @@ use crate::audit::subtract;
 use crate::manager::ManagerEvent;
 use crate::scheduler::{GrantedNode, JobEfficiency, JobState};
 
-/// Selects the best nodes for a job, by the criteria of its last request. The manager counts nodes.
-fn fit(job: &ActiveJob, free: BTreeMap<NodeId, FreeNode>, nodes: u32) -> Vec<NodeId> {
+/// Selects the best nodes for a job, by the criteria of its last request. They have about `count`
+/// processors.
+fn fit(job: &ActiveJob, free: BTreeMap<NodeId, FreeNode>, count: Processors) -> Vec<NodeId> {
     let OpenRequest { request, rtt_s, bandwidth, .. } = &job.open;
     let (request, rtt_s, bandwidth) = (request.clone(), rtt_s.clone(), bandwidth.clone());
-    let (count, most) = (Processors::MAX, Processors::MAX);
-    let mut best = choose(&SelectionInput { count, most, request, rtt_s, bandwidth, free }).nodes;
-    best.truncate(nodes as usize);
-    best
+    let most = Processors::MAX;
+    choose(&SelectionInput { count, most, request, rtt_s, bandwidth, free }).nodes
 }
 
 impl SchedulerCore {
@@ -39,7 +38,7 @@ impl SchedulerCore {
     ) -> Vec<NodeId> {
         let mut free = self.candidates_for(job.unit, job.fingerprint, now);
         free.retain(|_, candidate| candidate.cluster == *cluster);
-        fit(job, free, count)
+        fit(job, free, Processors(count))
     }
 
     /// Clusters whose nodes the job's criteria exclude, as far as known. With nodes on demand, only
@@ -90,9 +89,10 @@ impl SchedulerCore {
             return nothing;
         }
         for GrantedNode { node, .. } in &nodes {
-            self.managing.ledger.insert(node.clone(), (id, NodeUse::Recruited(change)));
+            self.book_node(node, id, NodeUse::Recruited(change));
         }
-        let given = nodes.len() as u32;
+        let given: Processors = nodes.iter().map(GrantedNode::processors).sum();
+        let given = given.get();
         let mut ordered = 0;
         // An owner's order is served before the coordinator's request.
         if let Some(managed) = self.managing.jobs.get_mut(&id) {
@@ -101,7 +101,7 @@ impl SchedulerCore {
             ordered = if here { given.min(of.count) } else { 0 };
             subtract(&mut of.count, ordered, &mut self.shortfall, || format!("the order for {id}"));
         }
-        let rest = nodes.iter().skip(ordered as usize).map(GrantedNode::processors).sum();
+        let rest = Processors(given - ordered);
         let Some(job) = self.jobs.get_mut(&id) else { return nothing };
         let served = job.open.serve(rest);
         let open = job.open.count;
@@ -109,8 +109,8 @@ impl SchedulerCore {
         if let Some(managed) = self.managing.jobs.get_mut(&id) {
             managed.grants.insert(grant, GrantRecord { change, ordered });
         }
-        let why = format!("the malleability manager grants it {} of {cluster}", nodes.len());
-        let count = nodes.iter().map(GrantedNode::processors).sum();
+        let why = format!("the malleability manager grants it {given} of {cluster}");
+        let count = Processors(given);
         let case = Box::new(SelectionInput { count, ..SelectionInput::default() });
         out.push(SchedulerAction::GrantNodes {
             job: id,
@@ -132,14 +132,15 @@ impl SchedulerCore {
         cluster: &ClusterId,
         now: Instant,
     ) -> Vec<NodeId> {
-        let of_change = |(node, (of, used)): (&NodeId, &(JobId, NodeUse))| {
+        let of_change = |(node, entry): (&NodeId, &LedgerEntry)| {
             let known = self.nodes.get(node).filter(|known| known.cluster == *cluster)?;
             let registration =
                 known.registration.as_ref().filter(|_| known.state == PoolNodeState::Idle)?;
-            let held = *of == id && *used == NodeUse::Held(change);
+            let held = entry.job == id && entry.used == NodeUse::Held(change);
             held.then(|| (node.clone(), self.candidate_of(job.unit, registration, now)))
         };
-        fit(job, self.managing.ledger.iter().filter_map(of_change).collect(), u32::MAX)
+        let held = self.managing.ledger.iter().filter_map(of_change).collect();
+        fit(job, held, Processors::MAX)
     }
 
     /// Concludes a grant after the coordinator's answer, or its absence: its remaining nodes are in
@@ -156,10 +157,10 @@ impl SchedulerCore {
         let holds =
             |node: &NodeId| self.jobs.get(&id).is_some_and(|job| job.members.contains(node));
         let mut count = 0;
-        for (node, (job, used)) in &mut self.managing.ledger {
-            if *job == id && *used == NodeUse::Recruited(change) && holds(node) {
-                *used = NodeUse::Computing;
-                count += 1;
+        for (node, entry) in &mut self.managing.ledger {
+            if entry.job == id && entry.used == NodeUse::Recruited(change) && holds(node) {
+                entry.used = NodeUse::Computing;
+                count += entry.processors;
             }
         }
         // The requests are reported first. Otherwise, the manager would grant them again.
@@ -180,23 +181,30 @@ impl SchedulerCore {
         now: Instant,
         out: &mut Vec<SchedulerAction>,
     ) -> Option<ManagerEvent> {
-        let of_change = |(node, (job, used)): (&NodeId, &(JobId, NodeUse))| {
+        let of_change = |(node, entry): (&NodeId, &LedgerEntry)| {
             let here = self.nodes.get(node).is_some_and(|known| known.cluster == *cluster);
             // Nodes that have not arrived come first.
-            let rank = match *used {
+            let rank = match entry.used {
                 NodeUse::Requested(of) if of == change => 0,
                 NodeUse::Held(of) | NodeUse::Recruited(of) if of == change => 1,
                 _ => return None,
             };
-            (*job == id && here).then(|| (rank, node.clone()))
+            (entry.job == id && here).then(|| (rank, entry.processors, node.clone()))
         };
-        let mut nodes: Vec<(u8, NodeId)> =
+        let mut nodes: Vec<(u8, u32, NodeId)> =
             self.managing.ledger.iter().filter_map(of_change).collect();
         nodes.sort();
-        nodes.truncate(count as usize);
+        let mut gone = count;
+        nodes.retain(|(_, processors, _)| match gone.checked_sub(*processors) {
+            Some(rest) => {
+                gone = rest;
+                true
+            }
+            None => false,
+        });
         // Unless the job has ended, a processor that has not come is one that was refused.
         let runs = self.jobs.get(&id).is_some_and(|job| job.state == JobState::Running);
-        let refused = nodes.iter().find_map(|(rank, node)| {
+        let refused = nodes.iter().find_map(|(rank, _, node)| {
             let known = self
                 .nodes
                 .get(node)
@@ -204,14 +212,15 @@ impl SchedulerCore {
             let reason = known.reason.clone();
             Some(reason.unwrap_or_else(|| "it did not come in time".to_owned()))
         });
-        let mut gone = count - nodes.len() as u32;
-        for (_, node) in &nodes {
-            self.managing.ledger.insert(node.clone(), (id, NodeUse::Releasing));
+        for (_, processors, node) in &nodes {
+            self.book_node(node, id, NodeUse::Releasing);
             if self.jobs.get(&id).is_some_and(|job| job.members.contains(node)) {
                 self.release(id, node, out);
             }
             let kept = self.nodes.get(node).is_some_and(|known| known.reserved == Some(id));
-            gone += u32::from(kept && self.unreserve(node, now, out));
+            if kept && self.unreserve(node, now, out) {
+                gone += processors;
+            }
         }
         if let Some(reason) = refused {
             self.capacity_refused(cluster, &reason, now, out);
@@ -238,13 +247,18 @@ impl SchedulerCore {
                 && coordinator != Some(*node)
         };
         // The latest nodes have least to lose, and names are issued in order.
-        let taken: Vec<NodeId> =
-            job.members.iter().rev().filter(here).take(count as usize).cloned().collect();
+        let mut left = count;
+        let mut taken = Vec::new();
+        for node in job.members.iter().rev().filter(here) {
+            if left > 0 {
+                left = left.saturating_sub(self.booked_size(node, &self.nodes[node]));
+                taken.push(node.clone());
+            }
+        }
         for node in &taken {
             self.node_lost(node, reason, true, now, out);
         }
         let (cluster, reason) = (cluster.clone(), reason.to_owned());
-        let left = count - taken.len() as u32;
         if !taken.is_empty() {
             let cluster = cluster.clone();
             out.push(SchedulerAction::Replace { cluster, nodes: taken, program: None, reason });

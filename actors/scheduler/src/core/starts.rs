@@ -105,7 +105,7 @@ impl SchedulerCore {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let coordinates = job.view.coordinator.as_ref() == Some(node);
         let job = self.jobs.get(&id);
-        let suffice = job.is_some_and(|job| self.counted_by_bounds(id, &job.members) >= job.least);
+        let suffice = job.is_some_and(|job| self.processors_of(&job.members) >= job.least);
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if !coordinates && suffice {
             if let Some(start) = &mut job.start {

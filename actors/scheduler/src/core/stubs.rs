@@ -9,14 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use springtide_base::id::{ClusterId, JobId, NodeId};
+use springtide_base::processors::{Processors, cover_with_nodes, select_nodes};
 use tokio::time::Instant;
 
 use super::SchedulerCore;
 use super::capacity::CapacityLesson;
 use super::event::SchedulerAction;
-use super::managed::{KnownCapacity, NodeUse};
+use super::managed::{KnownCapacity, LedgerEntry, NodeUse};
 use super::pool::PoolNodeState;
-use crate::manager::ManagerEvent;
+use crate::manager::{Kind, ManagerEvent};
+use crate::policy::malleability::placeable;
 use crate::scheduler::{SiteRegistration, StubLoss};
 
 /// A cluster with processors on demand.
@@ -25,7 +27,7 @@ pub(super) struct OnDemand {
     /// Time for which an unused stub is kept.
     keep: Duration,
     /// Result of the last poll; absent: not polled yet.
-    polled: Option<KnownCapacity>,
+    pub(super) polled: Option<KnownCapacity>,
     /// Reason why the site cannot be used now.
     pub(super) failing: Option<String>,
     /// What refusals of processors have shown.
@@ -129,38 +131,45 @@ impl SchedulerCore {
 
     /// Reason why a cluster cannot be used now.
     pub(super) fn failing(&self, cluster: &ClusterId) -> Option<String> {
-        let on_demand = self.sites.get(cluster)?.on_demand.as_ref()?;
+        let site = self.sites.get(cluster)?;
+        let on_demand = site.on_demand.as_ref()?;
         on_demand.failing.clone().or_else(|| {
-            on_demand
-                .polled
-                .is_none()
-                .then(|| "its site has not reported its processors yet".to_owned())
+            // The config of hosts says how many processors there are.
+            let unknown = on_demand.polled.is_none() && site.hosts.is_empty();
+            unknown.then(|| "its site has not reported its processors yet".to_owned())
         })
     }
 
     /// Processors of a cluster on demand, for the manager: the polled number, without stubs that
     /// neither belong to the manager's jobs nor are available.
     pub(super) fn processors_on_demand(&self, cluster: &ClusterId) -> KnownCapacity {
+        if self.has_hosts(cluster) {
+            return self.processors_of_hosts(cluster);
+        }
         let Some(site) = self.sites.get(cluster) else { return KnownCapacity::default() };
         let Some(KnownCapacity { size, others, .. }) =
             site.on_demand.as_ref().and_then(|d| d.polled)
         else {
             return KnownCapacity::default();
         };
-        let (mut busy, mut usable) = (0, 0);
+        let (mut busy, mut usable, mut whole) = (0, 0, 0);
         for id in &site.nodes {
             let Some(node) = self.nodes.get(id) else { continue };
             let managed = self.managing.ledger.contains_key(id);
             let to_be_had = node.is_free() || node.is_off();
-            busy += u32::from(!managed && !to_be_had && node.state != PoolNodeState::Off);
-            usable += u32::from(managed || to_be_had);
+            let processors = self.booked_size(id, node);
+            whole += processors;
+            if managed || to_be_had {
+                usable += processors;
+            } else if node.state != PoolNodeState::Off {
+                busy += processors;
+            }
         }
         let others = others.saturating_add(busy);
         let lesson = site.on_demand.as_ref().and_then(|on_demand| on_demand.lesson.limit());
         // Held processors count until they are released, also above the limit.
         let held = self.granted_processors(cluster);
         let usable = lesson.map_or(usable, |limit| usable.min(limit.granted.max(held)));
-        let whole = u32::try_from(site.nodes.len()).unwrap_or(u32::MAX);
         // There may be more processors than nodes to use them.
         KnownCapacity {
             size: size.min(others.saturating_add(usable)),
@@ -169,12 +178,12 @@ impl SchedulerCore {
         }
     }
 
-    /// Number of a cluster's nodes that have registered, so that their processors were granted.
-    fn granted_processors(&self, cluster: &ClusterId) -> u32 {
+    /// Processors of a cluster's nodes that have registered: they were granted.
+    pub(super) fn granted_processors(&self, cluster: &ClusterId) -> u32 {
         let here = self.sites.get(cluster).into_iter().flat_map(|site| &site.nodes);
-        let granted =
-            here.filter(|id| self.nodes.get(*id).is_some_and(|node| node.registration.is_some()));
-        granted.count() as u32
+        let known = here.filter_map(|id| Some((id, self.nodes.get(id)?)));
+        let granted = known.filter(|(_, node)| node.registration.is_some());
+        granted.map(|(id, node)| self.booked_size(id, node)).sum()
     }
 
     /// Records that a cluster's batch system did not grant a processor.
@@ -244,60 +253,118 @@ impl SchedulerCore {
     ) -> BTreeSet<NodeId> {
         let Some(managed) = self.managing.jobs.get(&id) else { return BTreeSet::new() };
         let (fingerprint, program) = (managed.submit.fingerprint, managed.submit.program.clone());
-        let here = |node: &&NodeId| self.nodes[*node].cluster == *cluster;
-        let count = count as usize;
+        if self.has_hosts(cluster) {
+            return self.reserve_shares(id, cluster, count, used, out);
+        }
+        let free = || self.free_running(fingerprint).map(|(node, _)| node);
         let warm: Vec<NodeId> = match (self.jobs.get(&id), used) {
             // A growing job has criteria for its nodes.
-            (Some(job), NodeUse::Requested(_)) => self.pick(job, cluster, count as u32, now),
-            _ => {
-                let free = self.free_running(fingerprint).map(|(node, _)| node).filter(here);
-                free.take(count).cloned().collect()
-            }
+            (Some(job), NodeUse::Requested(_)) => self.pick(job, cluster, count, now),
+            _ => free().filter(|node| self.nodes[*node].cluster == *cluster).cloned().collect(),
         };
-        let mut missing = count - warm.len();
         let on_demand = self.is_on_demand(cluster);
-        let all = || self.nodes.iter().filter(|(_, node)| node.cluster == *cluster && on_demand);
-        let off = all().filter(|(_, node)| node.is_off()).map(|(id, _)| id.clone());
-        let off: Vec<NodeId> = off.take(missing).collect();
-        missing -= off.len();
+        let here = || self.nodes.iter().filter(|(_, node)| node.cluster == *cluster);
+        let off = here().filter(|(_, node)| on_demand && node.is_off()).map(|(id, _)| id.clone());
+        let off: Vec<NodeId> = off.collect();
         // Held stubs with another program: a restart is faster than another stub.
         let starts = self.sites.get(cluster).is_some_and(|site| site.starts_programs);
         // In a standing cluster, only for a job that starts. Growth there is selected by speed.
-        let here = self.nodes.iter().filter(|(_, node)| node.cluster == *cluster);
-        let wanted = on_demand || used == NodeUse::Claimed;
+        let wanted = (on_demand || used == NodeUse::Claimed) && starts && program.is_some();
         let tried = |node: &super::PoolNode| !on_demand && node.tried == Some(id);
-        let other = here.filter(|(_, node)| {
+        let other = here().filter(|(_, node)| {
             wanted && node.is_free() && node.running(fingerprint).is_none() && !tried(node)
         });
-        let other = other.map(|(id, _)| id.clone());
-        let missing = if starts && program.is_some() { missing } else { 0 };
-        let other: Vec<NodeId> = other.take(missing).collect();
+        let other: Vec<NodeId> = other.map(|(id, _)| id.clone()).collect();
+        let all: Vec<&NodeId> = warm.iter().chain(&off).chain(&other).collect();
+        let sizes = all.iter().map(|id| self.nodes[*id].processors());
+        let taken = match used {
+            NodeUse::Claimed => cover_with_nodes(sizes, count.into()),
+            _ => select_nodes(sizes, count.into(), Processors::MAX),
+        };
+        let nodes: BTreeSet<NodeId> = taken.into_iter().map(|at| all[at].clone()).collect();
+        let off: Vec<NodeId> = off.into_iter().filter(|id| nodes.contains(id)).collect();
+        let other: Vec<NodeId> = other.into_iter().filter(|id| nodes.contains(id)).collect();
         for node in off.iter().chain(&other) {
             if let Some(node) = self.nodes.get_mut(node) {
                 (node.state, node.tried, node.since) = (PoolNodeState::Starting, Some(id), None);
             }
         }
-        let nodes: BTreeSet<NodeId> =
-            warm.into_iter().chain(off.clone()).chain(other.clone()).collect();
         for node in &nodes {
             if let Some(node) = self.nodes.get_mut(node) {
                 node.reserved = Some(id);
             }
-            self.managing.ledger.insert(node.clone(), (id, used));
+            self.book_node(node, id, used);
         }
         let reason = format!("{id} needs them");
         if !off.is_empty() {
             let (cluster, program) = (cluster.clone(), program.clone());
-            out.push(SchedulerAction::HoldStubs {
-                cluster,
-                nodes: off,
-                program,
-                reason: reason.clone(),
-            });
+            let (nodes, shares, reason) = (off, BTreeMap::new(), reason.clone());
+            out.push(SchedulerAction::HoldStubs { cluster, nodes, shares, program, reason });
         }
         if !other.is_empty() {
             let cluster = cluster.clone();
             out.push(SchedulerAction::Replace { cluster, nodes: other, program, reason });
+        }
+        self.report_excess(id, cluster, (count, self.processors_of(&nodes).get()), used, now, out);
+        nodes
+    }
+
+    /// Reports processors beyond those that the manager asked for: nodes of a fixed size are granted
+    /// as a whole.
+    fn report_excess(
+        &mut self,
+        id: JobId,
+        cluster: &ClusterId,
+        (asked, got): (u32, u32),
+        used: NodeUse,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
+        let change = match used {
+            NodeUse::Requested(change) => Some(change),
+            _ => None,
+        };
+        let count = got.saturating_sub(asked);
+        if count > 0 {
+            let cluster = cluster.clone();
+            self.report(ManagerEvent::Enlarged { job: id, change, cluster, count }, now, out);
+        }
+    }
+
+    /// Reserves shares of a cluster's hosts for a job, and starts nodes in them. Returns no node if
+    /// a starting job's needs are not met.
+    fn reserve_shares(
+        &mut self,
+        id: JobId,
+        cluster: &ClusterId,
+        count: u32,
+        used: NodeUse,
+        out: &mut Vec<SchedulerAction>,
+    ) -> BTreeSet<NodeId> {
+        let Some(managed) = self.managing.jobs.get(&id) else { return BTreeSet::new() };
+        let (fingerprint, program) = (managed.submit.fingerprint, managed.submit.program.clone());
+        let need = self.managing.need(id);
+        let needs = need.as_ref().map(|need| need.node.clone()).unwrap_or_default();
+        // The root's node cannot be released: a malleable job's is as small as the job may be.
+        let malleable = need.filter(|need| need.kind == Kind::Malleable);
+        let first = match used {
+            NodeUse::Claimed => malleable.map_or(count, |need| need.least()),
+            _ => count,
+        };
+        let mut allocated = self.allocate_nodes(cluster, (count, first), &needs, fingerprint);
+        if allocated.is_none() && used != NodeUse::Claimed {
+            // Growth takes what there is.
+            let most = count.min(placeable(&self.free_hosts(cluster), &needs));
+            allocated = self.allocate_nodes(cluster, (most, most), &needs, fingerprint);
+        }
+        let Some(allocated) = allocated else { return BTreeSet::new() };
+        self.close_stubs(allocated.ended.clone(), "another node needs its processors", out);
+        let nodes = self.start_allocated(id, &allocated, used);
+        if !allocated.started.is_empty() {
+            let names = allocated.started.keys().cloned().collect();
+            let (cluster, shares) = (cluster.clone(), allocated.started);
+            let reason = format!("{id} needs them");
+            out.push(SchedulerAction::HoldStubs { cluster, nodes: names, shares, program, reason });
         }
         nodes
     }
@@ -313,9 +380,9 @@ impl SchedulerCore {
         out: &mut Vec<SchedulerAction>,
     ) -> Option<ManagerEvent> {
         let used = NodeUse::Requested(change);
-        let reserved = self.reserve_nodes(id, cluster, count, used, now, out).len() as u32;
+        let reserved = self.reserve_nodes(id, cluster, count, used, now, out);
         let reason = || format!("{cluster} has reached its limit of nodes");
-        let count = count - reserved;
+        let count = count.saturating_sub(self.processors_of(&reserved).get());
         (count > 0).then(|| ManagerEvent::NotHeld { job: id, change, count, reason: reason() })
     }
 
@@ -323,11 +390,11 @@ impl SchedulerCore {
     pub(super) fn reconcile_stubs(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
         let mut held: BTreeMap<(JobId, u64), u32> = BTreeMap::new();
         let (mut wrong, mut drained) = (Vec::new(), Vec::new());
-        for (id, (job, used)) in &mut self.managing.ledger {
+        for (id, LedgerEntry { job, used, processors }) in &mut self.managing.ledger {
             let (NodeUse::Requested(change) | NodeUse::Held(change)) = *used else { continue };
             let Some(node) = self.nodes.get(id) else { continue };
             if node.drain.is_some() {
-                drained.push((id.clone(), *job, change));
+                drained.push((id.clone(), *job, change, *processors));
                 continue;
             }
             if node.state != PoolNodeState::Idle || *used == NodeUse::Held(change) {
@@ -336,24 +403,24 @@ impl SchedulerCore {
             let Some(managed) = self.managing.jobs.get(job) else { continue };
             if node.running(managed.submit.fingerprint).is_some() {
                 *used = NodeUse::Held(change);
-                *held.entry((*job, change)).or_default() += 1;
+                *held.entry((*job, change)).or_default() += *processors;
             } else {
-                wrong.push((id.clone(), *job, change));
+                wrong.push((id.clone(), *job, change, *processors));
             }
         }
-        for (id, job, change) in drained {
+        for (id, job, change, count) in drained {
             if self.unreserve(&id, now, out) {
                 let reason = format!("{id} is drained");
-                self.report(ManagerEvent::NotHeld { job, change, count: 1, reason }, now, out);
+                self.report(ManagerEvent::NotHeld { job, change, count, reason }, now, out);
             }
         }
         for ((job, change), count) in held {
             self.report(ManagerEvent::Held { job, change, count }, now, out);
         }
-        for (id, job, change) in wrong {
+        for (id, job, change, count) in wrong {
             if self.unreserve(&id, now, out) {
                 let reason = format!("{id} runs another program than the job's");
-                self.report(ManagerEvent::NotHeld { job, change, count: 1, reason }, now, out);
+                self.report(ManagerEvent::NotHeld { job, change, count, reason }, now, out);
             }
         }
     }
@@ -430,7 +497,9 @@ impl SchedulerCore {
         }
         if node.state == PoolNodeState::Starting && node.registration.is_none() {
             let cluster = node.cluster.clone();
-            self.capacity_refused(&cluster, &gone.reason, now, out);
+            if !self.host_failed(&gone.node, &gone.reason, now) {
+                self.capacity_refused(&cluster, &gone.reason, now, out);
+            }
         }
         // For a stub without a node, this is the only report.
         let reason = format!("its stub has ended: {}", gone.reason);

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::JobRequirements;
 use super::event::GrowthRequest;
 use crate::audit::{Shortfall, subtract};
-use crate::policy::malleability::{Benefit, Direction, Placement, PlacementPlan};
+use crate::policy::malleability::{Benefit, Direction, FreeHost, Placement, PlacementPlan};
 use crate::policy::provisioning::Time;
 
 /// Capacity and use of a cluster.
@@ -34,6 +34,10 @@ pub(super) struct ClusterUsage {
     pub(super) booked: u32,
     /// Reason why the cluster cannot be used.
     pub(super) closed: Option<String>,
+    /// Free parts of its hosts, for jobs with needs for each node.
+    pub(super) free_hosts: Vec<FreeHost>,
+    /// Its hosts without nodes.
+    pub(super) whole_hosts: Vec<FreeHost>,
     /// Description of a limit below the processors that it shows.
     pub(super) limited: Option<String>,
     /// Jobs with an account in this cluster.

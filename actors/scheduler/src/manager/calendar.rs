@@ -18,10 +18,10 @@ use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
 use super::Manager;
-use super::accounts::{AllocationStage, JobAccount};
+use super::accounts::{AllocationStage, ClusterUsage, JobAccount};
 use super::event::{ManagerAction, ReservationBill};
 use super::{JobRequirements, Kind, SiteOffer};
-use crate::policy::malleability::{ClusterCapacity, Direction};
+use crate::policy::malleability::{ClusterCapacity, Direction, placeable};
 use crate::policy::provisioning::{
     AvailabilityProfile, Booking, BookingTable, NEVER, SECOND, Slot, Terms, Time, from_duration,
     seconds,
@@ -309,7 +309,7 @@ impl Manager {
             .min(for_good)
     }
 
-    /// Adjusts the capacities for a job with a time limit or a reservation.
+    /// Adjusts the capacities for a job with a time limit, a reservation, or needs for each node.
     pub(super) fn adjust_rooms(
         &self,
         need: &JobRequirements,
@@ -320,6 +320,14 @@ impl Manager {
         }
         for (cluster, room) in rooms {
             room.idle = self.available(cluster, Some(need));
+            let known = self.clusters.get(cluster);
+            let is_known = |known: &&ClusterUsage| !known.whole_hosts.is_empty();
+            if let Some(known) = known.filter(is_known).filter(|_| !need.node.is_met_by_all()) {
+                let could_have = placeable(&known.whole_hosts, &need.node);
+                room.idle = room.idle.min(placeable(&known.free_hosts, &need.node));
+                room.size = room.size.min(could_have);
+                room.nominal_size = room.nominal_size.min(could_have);
+            }
             if let Some(id) = need.reservation {
                 room.closed = match self.reservations().get(&id) {
                     Some(one) if one.parts.iter().any(|part| part.cluster == *cluster) => {

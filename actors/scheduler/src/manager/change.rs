@@ -400,6 +400,30 @@ impl Manager {
         self.acquire(id, (held + count).min(of), of, now, out);
     }
 
+    /// Books processors beyond those of a change or a start, because their nodes have a fixed size.
+    pub(super) fn enlarged(
+        &mut self,
+        id: JobId,
+        number: Option<u64>,
+        cluster: &ClusterId,
+        count: u32,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        match number {
+            Some(number) => {
+                let change = job.change.as_mut().filter(|change| change.number == number);
+                let Some(PendingResize { step: ResizeStep::Acquiring { of, .. }, .. }) = change
+                else {
+                    return;
+                };
+                *of += count;
+            }
+            None if job.stage == AllocationStage::Claiming => {}
+            None => return,
+        }
+        self.add_pending(id, cluster, count);
+    }
+
     pub(super) fn not_held(
         &mut self,
         id: JobId,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, JobId};
 
 use super::JobRequirements;
-use crate::policy::malleability::{PlacementPlan, PlacementTransfer};
+use crate::policy::malleability::{FreeHost, PlacementPlan, PlacementTransfer};
 use crate::policy::provisioning::Time;
 use crate::reservation::ReservationId;
 
@@ -42,6 +42,16 @@ pub enum ManagerEvent {
         others: u32,
         /// Number of processors if all worked. A job that needs more never fits.
         whole: u32,
+    },
+    /// The hosts of a cluster. The event replaces the last one about this cluster. It is needed only
+    /// while a job has needs for each of its nodes.
+    HostsPolled {
+        /// Cluster of the hosts.
+        cluster: ClusterId,
+        /// Their free parts.
+        free: Vec<FreeHost>,
+        /// The same hosts without nodes.
+        whole: Vec<FreeHost>,
     },
     /// A site cannot be polled.
     Unreachable {
@@ -138,6 +148,18 @@ pub enum ManagerEvent {
         job: JobId,
         /// Number of the change.
         change: u64,
+        /// Number of additional processors.
+        count: u32,
+    },
+    /// A job gets more processors than it was to get, because nodes of a fixed size are granted as a
+    /// whole. Precedes the other reports of the change.
+    Enlarged {
+        /// Job that the processors are for.
+        job: JobId,
+        /// Number of the change; absent: the start of the job.
+        change: Option<u64>,
+        /// Cluster of the processors.
+        cluster: ClusterId,
         /// Number of additional processors.
         count: u32,
     },

@@ -279,7 +279,10 @@ impl Manager {
         let mut out = Vec::new();
         let mut polled = None;
         self.advance_time(now, &mut out);
-        let is_clock = matches!(event, ManagerEvent::Polled { .. } | ManagerEvent::Tick);
+        let is_clock = matches!(
+            event,
+            ManagerEvent::Polled { .. } | ManagerEvent::HostsPolled { .. } | ManagerEvent::Tick
+        );
         if !is_clock && !matches!(event, ManagerEvent::EfficiencyMeasured { .. }) {
             self.last_scan = queue::LastScan::default();
         }
@@ -287,6 +290,10 @@ impl Manager {
             ManagerEvent::Polled { cluster, size, others, whole } => {
                 self.polled(&cluster, size, others, whole);
                 polled = Some(cluster);
+            }
+            ManagerEvent::HostsPolled { cluster, free, whole } => {
+                let known = self.clusters.entry(cluster).or_default();
+                (known.free_hosts, known.whole_hosts) = (free, whole);
             }
             ManagerEvent::Unreachable { cluster, reason } => {
                 self.clusters.entry(cluster).or_default().closed = Some(reason);
@@ -324,6 +331,9 @@ impl Manager {
             }
             ManagerEvent::Held { job, change, count } => {
                 self.held(job, change, count, now, &mut out)
+            }
+            ManagerEvent::Enlarged { job, change, cluster, count } => {
+                self.enlarged(job, change, &cluster, count);
             }
             ManagerEvent::NotHeld { job, change, count, reason } => {
                 self.not_held(job, change, count, &reason, now, &mut out);

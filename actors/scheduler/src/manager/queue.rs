@@ -283,7 +283,9 @@ impl Manager {
 
     /// Whether the capacities for a job differ from those for others.
     fn has_own_rooms(&self, need: &JobRequirements) -> bool {
-        need.reservation.is_some() || need.has_own_rooms() && self.has_reservations()
+        need.reservation.is_some()
+            || !need.node.is_met_by_all()
+            || need.has_own_rooms() && self.has_reservations()
     }
 
     /// The capacities without closures for a time: waiting jobs may start there later.

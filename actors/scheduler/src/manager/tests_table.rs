@@ -5,15 +5,16 @@ use springtide_base::state_table::{EventEffect, check};
 
 use super::accounts::ResizeStep;
 use super::*;
+use crate::policy::malleability::{FreeHost, HostCapacity};
 
 const JOB: JobId = JobId(1);
 
 event_kinds!(EventKind of ManagerEvent {
     SubmitAll(..), DependencyEnded {..},
-    Polled {..}, Unreachable {..}, CapacityLimited {..}, Replicas {..}, LinkMeasured {..},
+    Polled {..}, HostsPolled {..}, Unreachable {..}, CapacityLimited {..}, Replicas {..}, LinkMeasured {..},
     Submit {..}, Moved {..},
     MoveFailed {..}, Claimed {..}, Resumed {..}, ClaimFailed {..}, Answer {..}, Held {..},
-    NotHeld {..}, Grown {..}, Freed {..}, NotForced {..}, RootMoved {..}, Unheld {..},
+    Enlarged {..}, NotHeld {..}, Grown {..}, Freed {..}, NotForced {..}, RootMoved {..}, Unheld {..},
     RevocationsPlanned {..}, EfficiencyMeasured {..}, GrowthRequested {..}, SizeLimited {..},
     Ended {..}, Withdraw {..}, Tick {..},
 });
@@ -156,6 +157,11 @@ impl Scene {
             EventKind::Polled => {
                 ManagerEvent::Polled { cluster: a(), size: 8, others: 1, whole: 8 }
             }
+            EventKind::HostsPolled => {
+                let host = FreeHost::whole(HostCapacity { processors: 8, ..Default::default() });
+                let (free, whole) = (vec![host.clone()], vec![host]);
+                ManagerEvent::HostsPolled { cluster: a(), free, whole }
+            }
             EventKind::Unreachable => ManagerEvent::Unreachable { cluster: a(), reason },
             EventKind::CapacityLimited => {
                 ManagerEvent::CapacityLimited { cluster: a(), reason: Some(reason) }
@@ -196,6 +202,10 @@ impl Scene {
             EventKind::ClaimFailed => ManagerEvent::ClaimFailed { job, reason },
             EventKind::Answer => ManagerEvent::Answer { job, change, count: Some(1) },
             EventKind::Held => ManagerEvent::Held { job, change, count: 1 },
+            EventKind::Enlarged => {
+                let change = (change > 0).then_some(change);
+                ManagerEvent::Enlarged { job, change, cluster: a(), count: 1 }
+            }
             EventKind::NotHeld => ManagerEvent::NotHeld { job, change, count: 1, reason },
             EventKind::Grown => ManagerEvent::Grown { job, change, count: 1 },
             EventKind::Freed => {
@@ -244,6 +254,7 @@ fn row(kind: EventKind) -> [EventEffect; JobState::ALL.len()] {
     let known = [u, H, H, H, H, H, H, H, H, H, H];
     match kind {
         EventKind::Polled
+        | EventKind::HostsPolled
         | EventKind::Unreachable
         | EventKind::CapacityLimited
         | EventKind::Replicas
@@ -262,6 +273,10 @@ fn row(kind: EventKind) -> [EventEffect; JobState::ALL.len()] {
         EventKind::Answer => {
             let a = I("the question was answered, or has expired");
             [a, a, a, a, a, H, a, a, H, a, a]
+        }
+        EventKind::Enlarged => {
+            let e = I("the change holds no processors");
+            [u, e, e, H, e, e, H, e, e, e, e]
         }
         EventKind::Held | EventKind::NotHeld => {
             only(JobState::Acquiring, "the change is over, and its hold is released")

@@ -17,6 +17,7 @@ use springtide_actors::files::{FileLimits, FileServerSettings};
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
 use springtide_actors::incarnation;
 use springtide_actors::lease::LeaseError;
+use springtide_actors::policy::malleability::HostCapacity;
 use springtide_actors::provider::{
     BatchCluster, BatchProvider, JoinProvider, LocalProvider, NodeRequest, Provider, SshProvider,
 };
@@ -28,7 +29,8 @@ use springtide_actors::store::{Store, StoreError};
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::outdir::{make_dir, write_file};
 use springtide_runtime::config::{
-    ClusterSection, GridConfig, NodeConfig, Provider as ProviderKind, SitePlace, Sources, load,
+    ClusterSection, GridConfig, HostSize, NodeConfig, Provider as ProviderKind, SitePlace, Sources,
+    load,
 };
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::Address;
@@ -113,11 +115,16 @@ pub fn provider_for(
         Failed::usage(format!("cluster \"{name}\" has no [cluster.{section}]: add it{key}"))
     };
     match (cluster.provider, &cluster.ssh, cluster.batch_system()) {
+        (ProviderKind::Local, ..) if cluster.on_demand => Ok(Rc::new(LocalProvider::on_demand())),
         (ProviderKind::Local, ..) => Ok(Rc::new(LocalProvider::new())),
         (ProviderKind::Join, ..) => Ok(Rc::new(JoinProvider)),
         (ProviderKind::Ssh, Some(ssh), _) => {
-            let provider = SshProvider::new(ssh, nodes)
-                .map_err(|error| Failed::usage(format!("cluster \"{name}\": {error}")))?;
+            let provider = match cluster.on_demand {
+                true => SshProvider::on_demand(ssh),
+                false => SshProvider::new(ssh, nodes),
+            };
+            let provider =
+                provider.map_err(|error| Failed::usage(format!("cluster \"{name}\": {error}")))?;
             Ok(Rc::new(provider))
         }
         (ProviderKind::Slurm | ProviderKind::Batch, _, Some(section)) => {
@@ -125,8 +132,9 @@ pub fn provider_for(
                 grid: config.grid.as_str(),
                 authority,
                 name: &ClusterId::from(name.as_str()),
-                nodes: cluster.nodes.get(),
-                threads: config.threads_of(cluster),
+                nodes: config.node_limit(cluster),
+                // With nodes on demand, it counts processors.
+                threads: if cluster.on_demand { 1 } else { config.threads_of(cluster) },
             };
             let provider = BatchProvider::new(&batch, &section)
                 .map_err(|reason| Failed::usage(format!("cluster \"{name}\": {reason}")))?;
@@ -139,12 +147,18 @@ pub fn provider_for(
 }
 
 /// Whether a cluster's processors are held on demand, and how.
-pub fn on_demand(cluster: &ClusterSection) -> OnDemand {
-    let batch = cluster.batch_system();
-    batch.map_or_else(OnDemand::default, |batch| OnDemand {
-        poll: batch.poll.get(),
-        keep: batch.keep.get(),
-    })
+pub fn on_demand(config: &GridConfig, cluster: &ClusterSection) -> OnDemand {
+    let host = |HostSize { name, processors, memory, devices }| HostCapacity {
+        host: name,
+        processors,
+        memory,
+        devices,
+    };
+    let hosts = config.hosts_of(cluster).into_iter().map(host).collect();
+    match cluster.batch_system() {
+        Some(batch) => OnDemand { poll: batch.poll.get(), keep: batch.keep.get(), hosts },
+        None => OnDemand { hosts, ..OnDemand::default() },
+    }
 }
 
 /// Starts a grid whose clusters have these providers.
@@ -218,7 +232,7 @@ async fn launch(
             continue;
         }
         let name = ClusterId::from(cluster.name.as_str());
-        let nodes: Vec<NodeId> = node_names(&name, cluster.nodes.get()).collect();
+        let nodes: Vec<NodeId> = node_names(&name, config.node_limit(cluster)).collect();
         let provider = provider(cluster, &nodes)?;
         let requests: Result<Vec<_>, _> = nodes
             .iter()
@@ -228,7 +242,13 @@ async fn launch(
                 _ => request(plan, cluster, node, address, None, network.as_ref()),
             })
             .collect();
-        sites.push((name, requests?, provider, on_demand(cluster), keeping(config, cluster)));
+        sites.push((
+            name,
+            requests?,
+            provider,
+            on_demand(config, cluster),
+            keeping(config, cluster),
+        ));
     }
     let settings = ManagerSettings { clock_us: agree::now(), ..netconf::scheduling(config) };
     let mut recovered = match &archive_reader {
@@ -305,7 +325,7 @@ fn enrol(
     let here = own_clusters(config).filter(|cluster| cluster.site != SitePlace::Own);
     let files = here.flat_map(|cluster| {
         let name = ClusterId::from(cluster.name.as_str());
-        let nodes: Vec<NodeId> = node_names(&name, cluster.nodes.get()).collect();
+        let nodes: Vec<NodeId> = node_names(&name, config.node_limit(cluster)).collect();
         nodes.into_iter().map(|node| dir.join("node").join(node.as_str()))
     });
     let enrolment = head.endpoint.hub.remote(&HEAD.into(), ENROLMENT);
@@ -328,7 +348,7 @@ fn is_own(config: &GridConfig) -> IsOwn {
     for cluster in own_clusters(config) {
         let id = ClusterId::from(cluster.name.as_str());
         let name = |node: NodeId, role: &str| (id.clone(), node, role.to_owned());
-        own.extend(node_names(&id, cluster.nodes.get()).map(|node| name(node, "node")));
+        own.extend(node_names(&id, config.node_limit(cluster)).map(|node| name(node, "node")));
         if cluster.site == SitePlace::Own {
             own.push(name(site_node(&id), "site"));
         }
@@ -373,7 +393,8 @@ fn join_terms(
 /// The entry of a node that joins from elsewhere.
 fn join_request(node: &NodeId, threads: u32) -> NodeRequest {
     let (program, config, log) = Default::default();
-    NodeRequest { node: node.clone(), program, config, log, env: Vec::new(), threads }
+    let (env, host) = (Vec::new(), None);
+    NodeRequest { node: node.clone(), program, config, log, env, threads, host }
 }
 
 /// The address of the head. Where the config takes any free port, the last head's port is
@@ -523,6 +544,7 @@ pub fn request(
         log: plan.dir.join("nodes").join(format!("{node}.log")),
         env: cluster.env.clone().into_iter().collect(),
         threads: plan.config.threads_of(cluster),
+        host: None,
     })
 }
 

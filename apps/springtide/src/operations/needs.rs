@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use springtide_actors::policy::malleability::Component;
+use springtide_actors::policy::malleability::{Component, NodeNeeds};
 use springtide_actors::reservation::ReservationId;
 use springtide_actors::scheduler::JobDependency;
 use springtide_actors::scheduler::manager::JobRequirements;
@@ -17,7 +17,8 @@ use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::options::{keyword_parser, time};
 use springtide_runtime::config::{
-    GridConfig, JobKind, JobSection, JobSizes, JobsConfig, Placing, Sources, ValueOrigin, nearest,
+    GridConfig, JobKind, JobSection, JobSizes, JobsConfig, Placing, Size, Sources, ValueOrigin,
+    nearest,
 };
 use springtide_runtime::id::{ClusterId, JobId};
 use springtide_runtime::work::ArrayTask;
@@ -108,6 +109,22 @@ pub struct NeedArgs {
     /// run longer [default: --time, or what earlier runs of the program took]
     #[arg(id = "job.expect", long = "expect", value_name = "TIME", value_parser = time)]
     pub expect: Option<Duration>,
+    /// Least number of processors of each node, which share memory. Equal to --processors: one node
+    #[arg(
+        id = "job.node_processors",
+        long = "node-processors",
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=4096),
+    )]
+    pub node_processors: u32,
+    /// Memory for each processor, for example 2GiB. A node that exceeds its memory ends [default:
+    /// the processor's part of its host's]
+    #[arg(id = "job.memory", long = "memory-per-processor", value_name = "SIZE")]
+    pub memory: Option<Size>,
+    /// Devices of each node, such as gpu=1. Repeatable
+    #[arg(id = "job.device", long = "device", value_name = "KIND=N", value_parser = parse_device)]
+    pub devices: Vec<(String, u32)>,
     /// Project whose share of the grid the job uses
     #[arg(id = "job.project", long = "project", value_name = "NAME")]
     pub project: Option<String>,
@@ -227,7 +244,7 @@ pub fn need(
     config: &GridConfig,
     job: &JobDefinition,
 ) -> Result<JobRequirements, Failed> {
-    let all = netconf::existing(config);
+    let all = netconf::existing_processors(config).get();
     let given = if args.processors.is_some() { Some(JobKind::Rigid) } else { args.kind };
     let kind = kind_of(given, job).map_err(|reason| Failed::usage(format!("--kind: {reason}")))?;
     let min = args.processors.unwrap_or(args.min);
@@ -252,6 +269,11 @@ pub fn need(
         project: args.project.clone(),
         after: dependencies(args),
         array: None,
+        node: NodeNeeds {
+            processors: args.node_processors,
+            memory: args.memory.map_or(0, Size::bytes),
+            devices: args.devices.iter().cloned().collect(),
+        },
     };
     need.check().map_err(Failed::usage)?;
     Ok(need)
@@ -296,7 +318,7 @@ fn need_of(
 ) -> Result<JobRequirements, (String, String)> {
     let job = &JobSection { kind, ..job.clone() };
     let (mut components, mut most) = (Vec::new(), Vec::new());
-    for part in job.parts(netconf::existing(config))? {
+    for part in job.parts(netconf::existing_processors(config).get())? {
         let clusters = clusters_of(part.clusters, config).map_err(|reason| {
             let key = part.at.map(|at| format!("component[{at}].clusters"));
             (key.unwrap_or_else(|| "clusters".to_owned()), reason)
@@ -321,9 +343,36 @@ fn need_of(
         project: job.project.as_ref().map(ToString::to_string),
         after: Vec::new(),
         array: None,
+        node: node_needs(job)?,
     };
     need.check().map_err(|reason| ("program".to_owned(), reason))?;
     Ok(need)
+}
+
+/// The requirements of each node of a job of a file.
+fn node_needs(job: &JobSection) -> Result<NodeNeeds, (String, String)> {
+    let device = |(name, count): (&String, &String)| {
+        let wrong = || {
+            let reason = format!("`job.devices.{name}` must be a whole number, found \"{count}\"");
+            (format!("devices.{name}"), reason)
+        };
+        let count = count.parse::<u32>().map_err(|_| wrong())?;
+        Ok::<_, (String, String)>((name.clone(), count))
+    };
+    Ok(NodeNeeds {
+        processors: job.node_processors.get(),
+        memory: job.memory_per_processor.map_or(0, Size::bytes),
+        devices: job.devices.iter().map(device).collect::<Result<_, _>>()?,
+    })
+}
+
+/// Parses a number of devices.
+fn parse_device(text: &str) -> Result<(String, u32), String> {
+    let (kind, count) = text.split_once('=').unwrap_or((text, "1"));
+    match count.parse() {
+        Ok(count) if !kind.is_empty() => Ok((kind.to_owned(), count)),
+        _ => Err(format!("write KIND=N, such as gpu=1, not {text}")),
+    }
 }
 
 /// Reads the jobs of a file, which are some of this program.

@@ -274,15 +274,14 @@ fn work_params(work: &WorkSection) -> JobParams {
     }
 }
 
-/// The number of nodes in the config.
-pub fn existing(config: &GridConfig) -> u32 {
-    config.cluster.iter().fold(0, |sum, cluster| sum.saturating_add(cluster.nodes.get()))
-}
-
 /// The number of processors in the config.
 pub fn existing_processors(config: &GridConfig) -> Processors {
     let of = |cluster: &ClusterSection| {
-        Processors(config.threads_of(cluster)).saturating_mul(cluster.nodes.get())
+        let hosts = config.hosts_of(cluster);
+        match hosts.is_empty() {
+            true => Processors(config.threads_of(cluster)).saturating_mul(cluster.nodes.get()),
+            false => hosts.iter().map(|host| Processors(host.processors)).sum(),
+        }
     };
     config.cluster.iter().map(of).sum()
 }

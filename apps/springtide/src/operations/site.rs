@@ -150,7 +150,7 @@ pub async fn run(
         files: None,
         log_level: Some(global.log_level.unwrap_or(site.log.level)),
     };
-    let names: Vec<NodeId> = node_names(&name, cluster.nodes.get()).collect();
+    let names: Vec<NodeId> = node_names(&name, config.node_limit(cluster)).collect();
     let nodes: Result<Vec<_>, _> = names
         .iter()
         .map(|node| grid::request(&plan, cluster, node, head_at, Some(here), network.as_ref()))
@@ -159,7 +159,7 @@ pub async fn run(
         cluster: name.clone(),
         nodes: nodes?,
         provider: grid::provider_for(config, identity.pem()[2], cluster, &names)?,
-        on_demand: grid::on_demand(cluster),
+        on_demand: grid::on_demand(config, cluster),
         keeping: grid::keeping(config, cluster),
     };
     let enrolment = endpoint.hub.remote(&head.node, ENROLMENT);

@@ -43,7 +43,7 @@ pub fn write(
     let dir = file.parent().unwrap_or(&file);
     make_private_dir(dir)?;
     plan.authority.issue(&site_node(&name), name.as_str(), "site")?.save(dir)?;
-    for node in node_names(&name, cluster.nodes.get()) {
+    for node in node_names(&name, plan.config.node_limit(cluster)) {
         let dir = dir.join("node").join(node.as_str());
         make_private_dir(&dir)?;
         plan.authority.issue(&node, name.as_str(), "node")?.save(&dir)?;

@@ -376,7 +376,7 @@ pub fn status_text(info: &JobInfo) -> String {
             rows.push(("last", view.reason.clone()));
         }
     } else if let Some(status) = info.detail.as_ref().and_then(|detail| detail.status.as_ref()) {
-        rows.push(("processors", status.nodes().to_string()));
+        rows.push(("processors", status.processors().to_string()));
         rows.extend(info.waits_for().map(|what| ("waits for", what.clone())));
     }
     if let Some(record) = &info.record {

@@ -5,7 +5,8 @@
 use super::program::Program;
 use super::register;
 use super::root::{resume, run};
-use crate::work::{Checkpoint, Context, InputError, Job, NodeCounts, Outcome, Registry, Stop};
+use crate::processors::Processors;
+use crate::work::{Checkpoint, Context, InputError, Job, Outcome, Registry, Stop};
 
 /// An SPMD program that is a job of its own. Register it by
 /// [`Registry::job`](crate::work::Registry::job).
@@ -31,26 +32,25 @@ pub trait Malleable: Program {
         processes
     }
 
-    /// The number of offered nodes that it accepts, as [`Job::accept_growth`].
+    /// The number of offered processors that it accepts, as [`Job::accept_growth`].
     ///
     /// By default the fewest that give as many [usable](Malleable::usable) processes as all.
-    fn accept_growth(&self, current: NodeCounts, offered: NodeCounts) -> u32 {
-        let all = self.usable(current.threads.saturating_add(offered.threads));
-        if all <= self.usable(current.threads) {
-            return 0;
+    fn accept_growth(&self, current: Processors, offered: Processors) -> Processors {
+        let all = self.usable(current.saturating_add(offered).get());
+        if all <= self.usable(current.get()) {
+            return Processors::ZERO;
         }
-        offered.nodes_for(all.saturating_sub(current.threads))
+        Processors(all).saturating_sub(current).min(offered)
     }
 
-    /// The number of nodes that it gives up when asked for some, as [`Job::accept_shrink`].
+    /// The number of processors that it gives up when asked for some, as [`Job::accept_shrink`].
     ///
     /// By default at least those asked for, and further ones that are not
-    /// [usable](Malleable::usable) then. One node always remains.
-    fn accept_shrink(&self, current: NodeCounts, asked: NodeCounts) -> u32 {
-        let kept = self.usable(current.threads.saturating_sub(asked.threads));
-        let spare = current.nodes.saturating_sub(current.nodes_for(kept.max(1)));
-        // With nodes of several sizes this uses their mean size, and may be less than asked for.
-        spare.max(asked.nodes).min(current.nodes.saturating_sub(1))
+    /// [usable](Malleable::usable) then. One always remains.
+    fn accept_shrink(&self, current: Processors, asked: Processors) -> Processors {
+        let kept = self.usable(current.saturating_sub(asked).get());
+        let spare = current.saturating_sub(Processors(kept.max(1)));
+        spare.max(asked).min(current.saturating_sub(Processors::ONE))
     }
 
     /// Checks options on the submitting side, as [`Job::prepare`].
@@ -80,11 +80,11 @@ impl<M: Malleable> Job for M {
         Malleable::prepare(self)
     }
 
-    fn accept_growth(&self, current: NodeCounts, offered: NodeCounts) -> u32 {
+    fn accept_growth(&self, current: Processors, offered: Processors) -> Processors {
         Malleable::accept_growth(self, current, offered)
     }
 
-    fn accept_shrink(&self, current: NodeCounts, asked: NodeCounts) -> u32 {
+    fn accept_shrink(&self, current: Processors, asked: Processors) -> Processors {
         Malleable::accept_shrink(self, current, asked)
     }
 

@@ -10,13 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use super::root::SavedState;
 use super::*;
+use crate::processors::Processors;
 use crate::spmd::group::ConfigurationEnd;
 use crate::spmd::post::Dispatcher;
 use crate::spmd::{Comm, MESSAGE_MAX, ProcessHandle};
 use crate::wire;
 use crate::work::{
-    NodeCounts, Outcome, PoolConfig, ProgressReport, Registry, SavedRoot, Stop, Throttle,
-    ThrottledSeam, encode_job, solo, thread_cpu,
+    Outcome, PoolConfig, ProgressReport, Registry, SavedRoot, Stop, Throttle, ThrottledSeam,
+    encode_job, solo, thread_cpu,
 };
 
 /// Numbers in a ring: in each step each number gets a third of its left neighbour. Processes hold
@@ -414,28 +415,18 @@ fn a_program_of_no_steps_ends_at_once() {
     assert_eq!(solo(none, 4, None).0.unwrap().checksum, alone.checksum);
 }
 
-/// Offers and requests are judged by the threads of nodes and the usable processes.
+/// Offers and requests are judged by the usable processes.
 #[test]
-fn offers_are_judged_by_threads() {
-    let of = |nodes, threads| NodeCounts { nodes, threads: nodes * threads };
-    // 23 numbers: on six nodes of four threads, one thread is idle.
-    for (current, offered, takes) in [(2, 3, 3), (5, 9, 1), (6, 9, 0), (1, 40, 5)] {
-        assert_eq!(
-            RING.accept_growth(of(current, 4), of(offered, 4)),
-            takes,
-            "{current} {offered}"
-        );
+fn offers_are_judged_by_usable_processes() {
+    // Of 23 numbers, one thread of 24 has none.
+    for (current, offered, takes) in [(8, 12, 12), (20, 36, 3), (23, 9, 0), (4, 160, 19)] {
+        let answer = RING.accept_growth(Processors(current), Processors(offered));
+        assert_eq!(answer, Processors(takes), "{current} {offered}");
     }
-    for (current, asked, gives) in [(5, 2, 2), (7, 1, 1), (9, 1, 3), (3, 9, 2)] {
-        assert_eq!(RING.accept_shrink(of(current, 4), of(asked, 4)), gives, "{current} {asked}");
+    for (current, asked, gives) in [(20, 8, 8), (28, 4, 5), (36, 4, 13), (12, 36, 11), (1, 1, 0)] {
+        let answer = RING.accept_shrink(Processors(current), Processors(asked));
+        assert_eq!(answer, Processors(gives), "{current} {asked}");
     }
-    // Nodes of several sizes: small ones and a large one.
-    let sizes = |nodes, threads| NodeCounts { nodes, threads };
-    assert_eq!(RING.accept_shrink(sizes(2, 6), sizes(1, 2)), 1);
-    assert_eq!(RING.accept_shrink(sizes(4, 14), sizes(3, 6)), 3);
-    assert_eq!(RING.accept_shrink(sizes(1, 4), sizes(1, 4)), 0);
-    // Offered nodes of another size than the present ones.
-    assert_eq!(RING.accept_growth(of(5, 4), of(9, 2)), 2);
 }
 
 /// A program that computes for 10 ms per step. Its state is the processor time used, in

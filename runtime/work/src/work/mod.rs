@@ -80,7 +80,7 @@ pub use pool::{
     ArrayTask, CHECKPOINT_RATE, OutputStream, Pool, PoolConfig, PoolCounts, ProgressReport,
     RealSeam, SavedRoot, Seam, WORK_FLOOR,
 };
-pub use registry::{JobEntry, NodeCounts, Registry, encode_job};
+pub use registry::{JobEntry, Registry, encode_job};
 pub use springtide_forkjoin::layer::thread_cpu;
 pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};
 pub use throttle::{Throttle, ThrottledSeam};

@@ -12,27 +12,9 @@ use super::task::{InputError, Job, Outcome, Stop, Task};
 use crate::checksum::checksum;
 use crate::guard::call_user_code;
 use crate::meter::BenchmarkSpec;
+use crate::processors::Processors;
 use crate::share::{Merged, ObjectTypes, Versioned};
 use crate::wire::{self, WireError};
-
-/// A number of nodes, and the total number of their compute threads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NodeCounts {
-    /// The number of nodes.
-    pub nodes: u32,
-    /// The total of their compute threads; each can run one process of an SPMD program.
-    pub threads: u32,
-}
-
-impl NodeCounts {
-    /// The number of nodes that `threads` threads need, if all nodes have equally many; at most all
-    /// nodes.
-    pub fn nodes_for(self, threads: u32) -> u32 {
-        let (nodes, of) = (u64::from(self.nodes), u64::from(self.threads.max(1)));
-        let needed = (u64::from(threads) * nodes).div_ceil(of).min(nodes);
-        u32::try_from(needed).unwrap_or(self.nodes)
-    }
-}
 
 /// Runs an encoded task and returns its encoded output.
 pub(crate) type RunEncoded = fn(&Bytes, &Context) -> Result<Bytes, Stop>;
@@ -59,22 +41,22 @@ pub struct JobEntry {
     pub about: &'static str,
     pub(crate) run: RunJob,
     pub(crate) benchmark: fn(&[u8]) -> Result<Option<Bytes>, WireError>,
-    pub(crate) accept: fn(&[u8], Size) -> Result<u32, WireError>,
+    pub(crate) accept: fn(&[u8], Size) -> Result<Processors, WireError>,
 }
 
 /// A question to a job about its number of nodes: the current sizes, and the offered or requested
 /// ones.
 #[derive(Clone, Copy)]
 pub(crate) enum Size {
-    Growth(NodeCounts, NodeCounts),
-    Shrink(NodeCounts, NodeCounts),
+    Growth(Processors, Processors),
+    Shrink(Processors, Processors),
 }
 
 impl Size {
     /// The default answer: all that is offered or requested.
-    pub(crate) fn as_asked(self) -> u32 {
+    pub(crate) fn as_asked(self) -> Processors {
         let (Self::Growth(_, asked) | Self::Shrink(_, asked)) = self;
-        asked.nodes
+        asked
     }
 }
 
@@ -97,7 +79,7 @@ impl JobEntry {
         Ok(body.map(|body| BenchmarkSpec::of_job(self.name, body)))
     }
 
-    /// The number of `offered` nodes that an encoded job with `current` nodes accepts:
+    /// The number of `offered` processors that an encoded job with `current` ones accepts:
     /// [`Job::accept_growth`]. All, if that panics.
     ///
     /// # Errors
@@ -105,15 +87,15 @@ impl JobEntry {
     pub fn accept_growth(
         &self,
         job: &[u8],
-        current: NodeCounts,
-        offered: NodeCounts,
-    ) -> Result<u32, WireError> {
+        current: Processors,
+        offered: Processors,
+    ) -> Result<Processors, WireError> {
         let size = Size::Growth(current, offered);
         let says = || (self.accept)(job, size);
-        Ok(self.call("Job::accept_growth", Ok(size.as_asked()), says)?.min(offered.nodes))
+        Ok(self.call("Job::accept_growth", Ok(size.as_asked()), says)?.min(offered))
     }
 
-    /// The number of nodes that an encoded job releases when `asked` for some:
+    /// The number of processors that an encoded job releases when `asked` for some:
     /// [`Job::accept_shrink`], at most all it has. As many as requested, if that panics.
     ///
     /// # Errors
@@ -121,12 +103,12 @@ impl JobEntry {
     pub fn accept_shrink(
         &self,
         job: &[u8],
-        current: NodeCounts,
-        asked: NodeCounts,
-    ) -> Result<u32, WireError> {
+        current: Processors,
+        asked: Processors,
+    ) -> Result<Processors, WireError> {
         let size = Size::Shrink(current, asked);
         let says = || (self.accept)(job, size);
-        Ok(self.call("Job::accept_shrink", Ok(size.as_asked()), says)?.min(current.nodes))
+        Ok(self.call("Job::accept_shrink", Ok(size.as_asked()), says)?.min(current))
     }
 }
 
@@ -335,14 +317,14 @@ mod tests {
 
         fn register(_: &mut Registry) {}
 
-        fn accept_growth(&self, _: NodeCounts, offered: NodeCounts) -> u32 {
+        fn accept_growth(&self, _: Processors, offered: Processors) -> Processors {
             assert!(self.when != 1, "no growth");
-            offered.nodes / 2
+            Processors(offered.get() / 2)
         }
 
-        fn accept_shrink(&self, _: NodeCounts, asked: NodeCounts) -> u32 {
+        fn accept_shrink(&self, _: Processors, asked: Processors) -> Processors {
             assert!(self.when != 2, "no shrink");
-            asked.nodes * 2
+            asked.saturating_mul(2)
         }
 
         fn benchmark(&self) -> Option<Self> {
@@ -360,24 +342,16 @@ mod tests {
         let mut registry = Registry::new();
         registry.job::<Panics>();
         let entry = registry.find_job("panics").expect("it is there");
-        let sizes = |nodes| NodeCounts { nodes, threads: 2 * nodes };
         for when in 0..4 {
             let body = encode_job(Panics { when }).expect("it encodes");
-            let growth = entry.accept_growth(&body, sizes(2), sizes(4)).expect("it is one");
-            let shrink = entry.accept_shrink(&body, sizes(9), sizes(4)).expect("it is one");
+            let growth =
+                entry.accept_growth(&body, Processors(2), Processors(4)).expect("it is one");
+            let shrink =
+                entry.accept_shrink(&body, Processors(9), Processors(4)).expect("it is one");
             let benchmark = entry.benchmark(&body).expect("it is one");
             let expected =
                 (if when == 1 { 4 } else { 2 }, if when == 2 { 4 } else { 8 }, when != 3);
-            assert_eq!((growth, shrink, benchmark.is_some()), expected, "{when}");
+            assert_eq!((growth.get(), shrink.get(), benchmark.is_some()), expected, "{when}");
         }
-    }
-
-    #[test]
-    fn nodes_are_counted_by_threads() {
-        let three = NodeCounts { nodes: 3, threads: 12 };
-        assert_eq!([0, 1, 4, 5, 12, 40].map(|n| three.nodes_for(n)), [0, 1, 1, 2, 3, 3]);
-        assert_eq!(NodeCounts::default().nodes_for(3), 0);
-        let many = NodeCounts { nodes: u32::MAX, threads: u32::MAX };
-        assert_eq!(many.nodes_for(u32::MAX), u32::MAX);
     }
 }

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::checkpoint::Checkpoint;
 use super::context::Context;
-use super::registry::NodeCounts;
 use crate::id::TaskPath;
+use crate::processors::Processors;
 use crate::share::ObjectNeed;
 
 /// A unit of divide-and-conquer work: plain data with a `run`.
@@ -91,29 +91,28 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
         Ok(())
     }
 
-    /// Whether the job decides on its number of nodes. Only then [`Job::accept_growth`] and
+    /// Whether the job decides on its number of processors. Only then [`Job::accept_growth`] and
     /// [`Job::accept_shrink`] are called. Each call decodes the job, however large it is.
     const NEGOTIATES: bool = false;
 
-    /// The number of offered nodes that the running job accepts; by default all.
+    /// The number of offered processors that the running job accepts; by default all.
     ///
     /// A pure function that the job's coordinator calls. The coordinator limits the answer to
-    /// `offered` and to the job's own limits. `current` is what the job has. The threads of offered
-    /// nodes are estimated from the job's nodes in the same cluster, if any. If it panics, the
-    /// default applies.
-    fn accept_growth(&self, current: NodeCounts, offered: NodeCounts) -> u32 {
+    /// `offered` and to the job's own limits. `current` is what the job has. If it panics, the
+    /// default applies. Where nodes have a fixed size, the job may get up to one node more.
+    fn accept_growth(&self, current: Processors, offered: Processors) -> Processors {
         let _ = current;
-        offered.nodes
+        offered
     }
 
-    /// The number of nodes that the running job releases when `asked` for some; by default as many.
-    /// A pure function, as [`Job::accept_growth`].
+    /// The number of processors that the running job releases when `asked` for some; by default as
+    /// many. A pure function, as [`Job::accept_growth`].
     ///
     /// It may return more, if the job could not use the rest. The scheduler decides on an answer
     /// below the request.
-    fn accept_shrink(&self, current: NodeCounts, asked: NodeCounts) -> u32 {
+    fn accept_shrink(&self, current: Processors, asked: Processors) -> Processors {
         let _ = current;
-        asked.nodes
+        asked
     }
 
     /// A small problem of the same kind, which measures a node's speed for this job.

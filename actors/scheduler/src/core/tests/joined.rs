@@ -11,6 +11,9 @@ impl CoreTestGrid {
     /// The site of lab, whose two nodes join by themselves.
     fn lab(&mut self) -> Vec<String> {
         self.put(SchedulerEvent::SiteUp(SiteRegistration {
+            threads: 1,
+            hosts: Vec::new(),
+            shares: Default::default(),
             cluster: "lab".into(),
             nodes: vec!["lab-1".into(), "lab-2".into()],
             starts_programs: false,

@@ -87,6 +87,9 @@ impl CoreTestGrid {
     /// Registers a site. `keep_ms`: its processors are held on demand.
     fn site(&mut self, cluster: &str, nodes: &[NodeId], keep_ms: Option<u64>) -> Vec<String> {
         self.put(SchedulerEvent::SiteUp(SiteRegistration {
+            threads: 1,
+            hosts: Vec::new(),
+            shares: Default::default(),
             joins: false,
             cluster: cluster.into(),
             nodes: nodes.to_vec(),

@@ -86,6 +86,9 @@ impl RestartedGrid {
         let (starts_programs, files) = (true, false);
         let at = None;
         let site = SiteRegistration {
+            threads: 1,
+            hosts: Vec::new(),
+            shares: Default::default(),
             joins: false,
             cluster,
             nodes,
@@ -127,7 +130,7 @@ fn job_with_live_nodes_continues() {
     assert_eq!(restarted.comes("vu-2", 1, None), [""; 0]);
     assert_eq!(restarted.comes("vu-1", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1"))), [""; 0]);
     let status = restarted.grid.core.status();
-    assert_eq!((status.jobs[0].state, status.jobs[0].nodes()), (JobState::Running, 2));
+    assert_eq!((status.jobs[0].state, status.jobs[0].processors()), (JobState::Running, 2));
     assert_eq!(restarted.grid.core.managing.booked(&"vu".into()), 2);
     // The manager has the job as before: free processors are offered to it.
     let out = restarted.grid.after(ManagerSettings::default().poll_interval);

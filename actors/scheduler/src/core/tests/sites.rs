@@ -14,6 +14,9 @@ impl CoreTestGrid {
         let at =
             Contact { node: "del-site".into(), cluster: "del".into(), address: Address::Memory };
         self.put(SchedulerEvent::SiteUp(SiteRegistration {
+            threads: 1,
+            hosts: Vec::new(),
+            shares: Default::default(),
             joins: false,
             cluster: "del".into(),
             nodes: vec!["del-1".into(), "del-2".into()],

@@ -8,6 +8,7 @@ use super::super::pool::PoolNodeState;
 use super::managed::needs;
 use super::*;
 use crate::manager::{Approach, Kind};
+use crate::policy::malleability::{HostCapacity, HostShare};
 use crate::scheduler::{Drain, JobState, NodeFreed, NodeWork, ReleaseReason, SiteReport, StubLoss};
 
 const KEEP: Duration = Duration::from_secs(5);
@@ -198,6 +199,9 @@ fn returning_site_reports_its_live_stubs() {
     let nodes: Vec<NodeId> = (1..=3).map(|n| format!("vu-{n}").into()).collect();
     let site = |stubs: &[&str]| {
         SchedulerEvent::SiteUp(SiteRegistration {
+            threads: 1,
+            hosts: Vec::new(),
+            shares: Default::default(),
             joins: false,
             cluster: "vu".into(),
             nodes: nodes.clone(),
@@ -282,7 +286,21 @@ enum PendingEvent {
     Comes(NodeId, Option<NodeWork>),
 }
 
+/// How many processors nodes have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum NodeSizes {
+    /// Each has this number.
+    Fixed(u32),
+    /// Each has a share of one of two hosts.
+    Shares,
+}
+
 struct StubBatch {
+    sizes: NodeSizes,
+    /// Nodes whose end was ordered by a scheduler that has died, or through a site that has.
+    outliving: BTreeSet<NodeId>,
+    /// Shares of the nodes that were started last.
+    shares: BTreeMap<NodeId, HostShare>,
     grid: CoreTestGrid,
     pending_events: Vec<PendingEvent>,
     size: u32,
@@ -295,11 +313,53 @@ struct StubBatch {
 }
 
 impl StubBatch {
-    fn new(settings: ManagerSettings) -> Self {
+    fn new(sizes: NodeSizes, settings: ManagerSettings) -> Self {
         let grid = CoreTestGrid::on_demand(6, settings.clone());
         let (pending_events, stubs, incarnations) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         let store = BTreeMap::new();
-        Self { grid, pending_events, size: 7, users: 0, stubs, incarnations, settings, store }
+        let size = match sizes {
+            NodeSizes::Fixed(each) => 7 * each,
+            NodeSizes::Shares => 6,
+        };
+        let (users, shares, outliving) = (0, BTreeMap::new(), BTreeSet::new());
+        let mut batch = Self {
+            outliving,
+            sizes,
+            shares,
+            grid,
+            pending_events,
+            size,
+            users,
+            stubs,
+            incarnations,
+            settings,
+            store,
+        };
+        let up = batch.site();
+        batch.put(up);
+        batch
+    }
+
+    /// Processors of a node.
+    fn threads(&self, node: &NodeId) -> u32 {
+        match self.sizes {
+            NodeSizes::Fixed(each) => each,
+            NodeSizes::Shares => self.shares[node].processors.len() as u32,
+        }
+    }
+
+    /// Checks that nodes share no processor, but for those that are being ended.
+    fn check_shares(&self) {
+        let ends = |node: &NodeId| self.pending_events.contains(&PendingEvent::Ends(node.clone()));
+        let mut taken = BTreeSet::new();
+        for node in self.stubs.keys().filter(|node| !ends(node) && !self.outliving.contains(*node))
+        {
+            let Some(share) = self.shares.get(node) else { continue };
+            for processor in &share.processors {
+                let first = taken.insert((&share.host, processor));
+                assert!(first, "{processor} of {} is given twice", share.host);
+            }
+        }
     }
 
     fn site(&self) -> SchedulerEvent {
@@ -312,17 +372,38 @@ impl StubBatch {
             stubs: self.stubs.keys().cloned().collect(),
             files: false,
             at: None,
+            threads: match self.sizes {
+                NodeSizes::Fixed(each) => each,
+                NodeSizes::Shares => 0,
+            },
+            hosts: match self.sizes {
+                NodeSizes::Fixed(_) => Vec::new(),
+                NodeSizes::Shares => [("n1", 4), ("n2", 2)]
+                    .map(|(host, processors)| HostCapacity {
+                        host: host.to_owned(),
+                        processors,
+                        ..HostCapacity::default()
+                    })
+                    .into(),
+            },
+            shares: self
+                .shares
+                .iter()
+                .filter(|(node, _)| self.stubs.contains_key(*node))
+                .map(|(node, share)| (node.clone(), share.clone()))
+                .collect(),
         })
     }
 
     fn comes(&mut self, node: NodeId, work: Option<NodeWork>) {
         let incarnation = Incarnation(self.incarnations[&node]);
+        let threads = self.threads(&node);
         self.put(SchedulerEvent::Registered(NodeRegistration {
             cluster: "vu".into(),
             node,
             incarnation,
             address: Address::Memory,
-            threads: 1,
+            threads,
             fingerprint: OURS,
             pid: 1,
             hardware: Hardware::default(),
@@ -330,10 +411,22 @@ impl StubBatch {
         }));
     }
 
+    /// Pending orders to end nodes are lost.
+    fn lose_ends(&mut self) {
+        self.pending_events.retain(|event| match event {
+            PendingEvent::Ends(node) => {
+                self.outliving.insert(node.clone());
+                false
+            }
+            _ => true,
+        });
+    }
+
     /// All messages from and to the scheduler are lost. The nodes and the batch system continue.
     fn crash(&mut self) {
         let core = SchedulerCore::new(contact("head"), self.settings.clone(), self.grid.now);
         let old = std::mem::replace(&mut self.grid.core, core);
+        self.lose_ends();
         self.pending_events
             .retain(|pending_events| matches!(pending_events, PendingEvent::Starts(_)));
         self.put(SchedulerEvent::Expect { clusters: vec!["vu".into()] });
@@ -419,12 +512,14 @@ impl StubBatch {
                     }
                     self.pending_events.push(PendingEvent::Grant(job, grant));
                 }
-                SchedulerAction::HoldStubs { nodes, .. } => {
+                SchedulerAction::HoldStubs { nodes, shares, .. } => {
+                    self.shares.extend(shares);
                     for node in nodes {
                         let before = self.stubs.insert(node.clone(), Stub::Pending);
                         assert_eq!(before, None, "{node} is held twice");
                         self.pending_events.push(PendingEvent::Starts(node));
                     }
+                    self.check_shares();
                 }
                 SchedulerAction::CloseStubs { nodes, .. } => {
                     for node in nodes {
@@ -473,12 +568,13 @@ impl StubBatch {
     }
 
     fn used(&self) -> u32 {
-        let runs = self.stubs.values().filter(|stub| **stub == Stub::Runs).count() as u32;
-        runs + self.users
+        let runs = self.stubs.iter().filter(|(_, stub)| **stub == Stub::Runs);
+        runs.map(|(node, _)| self.threads(node)).sum::<u32>() + self.users
     }
 
     fn ends(&mut self, node: &NodeId) {
         if self.stubs.remove(node).is_some() {
+            self.outliving.remove(node);
             self.pending_events.retain(|pending_events| match pending_events {
                 PendingEvent::Starts(of) | PendingEvent::Ends(of) | PendingEvent::Comes(of, _) => {
                     of != node
@@ -509,7 +605,8 @@ impl StubBatch {
             }
             PendingEvent::Starts(node) => {
                 let runs = self.stubs[&node] == Stub::Runs;
-                if !runs && self.used() >= self.size {
+                let fixed = self.sizes != NodeSizes::Shares;
+                if !runs && fixed && self.used() + self.threads(&node) > self.size {
                     // It stays in the queue.
                     return self.pending_events.push(PendingEvent::Starts(node));
                 }
@@ -540,7 +637,10 @@ impl StubBatch {
         match step {
             StubStep::Submit(kind, min, more) => {
                 self.grid.jobs += 1;
-                let submit = Box::new(needs(kind, min, min + more));
+                let mut submit = Box::new(needs(kind, min, min + more));
+                if let Some(need) = submit.need.as_mut().filter(|_| min == 2) {
+                    need.node.processors = more % 3;
+                }
                 let (job, epoch) = (JobId(self.grid.jobs), Epoch(1));
                 self.store.insert(job, (epoch, submit.clone(), None));
                 self.put(SchedulerEvent::Submit { job, epoch, submit });
@@ -553,7 +653,9 @@ impl StubBatch {
             StubStep::Next(..) => {}
             StubStep::Users(count) => {
                 let ours = self.used() - self.users;
-                self.users = count.min(self.size - ours);
+                if self.sizes != NodeSizes::Shares {
+                    self.users = count.min(self.size - ours);
+                }
             }
             StubStep::Poll(ok) => self.poll(ok),
             StubStep::Lose(n) => self.ends(&Self::node(n)),
@@ -609,8 +711,7 @@ impl StubBatch {
                     });
                 }
                 // Its order to release was lost, or is unfinished.
-                self.pending_events
-                    .retain(|pending_events| !matches!(pending_events, PendingEvent::Ends(_)));
+                self.lose_ends();
                 let up = self.site();
                 self.put(up);
             }
@@ -663,9 +764,16 @@ proptest! {
     /// and none is granted before it runs. The accounts agree with the stubs, and nothing is left
     /// in the end.
     #[test]
-    fn no_stub_is_lost_or_counted_twice(first in any::<bool>(), steps in steps()) {
+    fn no_stub_is_lost_or_counted_twice(
+        first in any::<bool>(),
+        sizes in prop::sample::select(&[
+            NodeSizes::Fixed(1), NodeSizes::Fixed(2), NodeSizes::Fixed(3), NodeSizes::Shares,
+        ][..]),
+        steps in steps(),
+    ) {
         let approach = if first { Approach::Running } else { Approach::Waiting };
-        let mut batch = StubBatch::new(ManagerSettings { approach, ..ManagerSettings::default() });
+        let settings = ManagerSettings { approach, ..ManagerSettings::default() };
+        let mut batch = StubBatch::new(sizes, settings);
         batch.poll(true);
         for step in steps {
             batch.step(step);
@@ -687,6 +795,9 @@ fn undelivered_release_order_is_repeated() {
     // The site was absent, and its stub still exists.
     let site = |stubs: &[&str]| {
         SchedulerEvent::SiteUp(SiteRegistration {
+            threads: 1,
+            hosts: Vec::new(),
+            shares: Default::default(),
             joins: false,
             cluster: "vu".into(),
             nodes: vec!["vu-1".into(), "vu-2".into()],

@@ -264,6 +264,9 @@ fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> Sched
     match kind {
         Kind::Expect => SchedulerEvent::Expect { clusters: vec!["bud".into()] },
         Kind::SiteUp => SchedulerEvent::SiteUp(SiteRegistration {
+            threads: 1,
+            hosts: Vec::new(),
+            shares: Default::default(),
             joins: false,
             cluster: "bud".into(),
             nodes: vec!["bud-1".into()],
