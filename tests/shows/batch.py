@@ -24,6 +24,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -145,11 +146,17 @@ class Case:
                   f"leave_ahead = '{ahead}s'", "missing_timeout = '15s'"]
         (self.dir / "grid.toml").write_text("\n".join(lines) + "\n")
 
+    def inside(self, *words):
+        """A command in the cell of Grid Engine, whose network has no other processes."""
+        if self.is_slurm:
+            return words
+        return [self.lab / "bin" / "in-cell", "env", "-C", self.dir, *words]
+
     def start_head(self):
         with open(self.dir / "up.log", "a") as log:
             mark = log.tell()
-            self.up = subprocess.Popen([self.program, "up", "grid.toml"], stdout=log, stderr=log,
-                                       cwd=self.dir)
+            self.up = subprocess.Popen(self.inside(self.program, "up", "grid.toml"), stdout=log,
+                                       stderr=log, cwd=self.dir)
         for _ in range(600):
             if "Ctrl-C ends the grid" in (self.dir / "up.log").read_text()[mark:]:
                 return
@@ -158,10 +165,21 @@ class Case:
             time.sleep(0.1)
         raise RuntimeError((self.dir / "up.log").read_text())
 
+    def end_head(self, kill):
+        """Ends the head, in order or as a failure does."""
+        head = self.up.pid
+        if not self.is_slurm:
+            # The command that enters the cell waits for the head, and passes no signals on.
+            children = Path(f"/proc/{head}/task/{head}/children").read_text().split()
+            head = int(children[0]) if children else head
+        os.kill(head, signal.SIGKILL if kill else signal.SIGTERM)
+        self.up.wait(60)
+
     def job(self, *words, check=True):
         words = [self.program, "job", *words]
         at = words.index("--") if "--" in words else len(words)
-        return call(*words[:at], "--config", "grid.toml", *words[at:], cwd=self.dir, check=check)
+        words = self.inside(*words[:at], "--config", "grid.toml", *words[at:])
+        return call(*words, cwd=self.dir, check=check)
 
     def submit(self, kind, *words):
         number = self.job("submit", *words).strip().removeprefix("job-")
@@ -237,8 +255,7 @@ class Case:
         self.wait(wall * 0.5)
         self.kill_daemon("slurmctld", "sge_qmaster")
         self.wait(wall * 0.4)
-        self.up.kill()
-        self.up.wait()
+        self.end_head(kill=True)
         self.note("the head", "is killed, and starts again after 5 s")
         time.sleep(5)
         self.start_head()
@@ -325,9 +342,8 @@ class Case:
         except (RuntimeError, ValueError, KeyError) as error:
             self.verdict(False, f"the show ended early: {error}")
         finally:
-            if self.up is not None:
-                self.up.terminate()
-                self.up.wait(60)
+            if self.up is not None and self.up.poll() is None:
+                self.end_head(kill=False)
             time.sleep(2)
             self.processes()
             subprocess.run(["bash", self.script, "stop", self.lab], check=False)
