@@ -140,8 +140,7 @@ class Case:
             conf = self.lab / "vu" / "slurm.conf"
             lines += ["provider = 'slurm'", "[cluster.slurm]", f"conf = '{conf}'"]
         else:
-            lines += ["provider = 'batch'", "[cluster.batch]", "preset = 'gridengine'",
-                      f"commands = '{self.lab / 'bin'}'"]
+            lines += ["provider = 'batch'", "[cluster.batch]", "preset = 'gridengine'"]
         lines += ["poll = '1s'", "keep = '2s'", f"time = '{self.walltime}s'",
                   f"leave_ahead = '{ahead}s'", "missing_timeout = '15s'"]
         (self.dir / "grid.toml").write_text("\n".join(lines) + "\n")
