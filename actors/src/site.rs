@@ -404,7 +404,7 @@ impl Site {
         (slot.keeper, slot.registered) = (None, None);
         if self.provider.on_demand() {
             let kind = if !self.on_demand.hosts.is_empty() {
-                StubLossKind::Ended // the scheduler leaves out a host on which a node does not start
+                StubLossKind::Ended // the scheduler leaves its host out
             } else if matches!(error, ProviderError::Refused { .. }) {
                 StubLossKind::Refused // no failure: other jobs may fit
             } else {

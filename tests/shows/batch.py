@@ -212,7 +212,7 @@ class Case:
 
     def states(self):
         answer = self.job("list", "--json", check=False)
-        listed = json.loads(answer)["jobs"] if answer else []
+        listed = json.loads(answer).get("jobs", []) if answer else []
         return {str(job["job"]): job["state"] for job in listed}
 
     def wait(self, seconds):

@@ -178,8 +178,8 @@ section! {
         machine_memory: Option<Pattern> = Absent("'mem=(\\d+)'");
         /// Pattern of a machine that takes new batch jobs; default: all do.
         usable: Option<Pattern> = Absent("'amd64\\s*$'");
-        /// Pattern of a machine of the default queue: the queue's name. Without `queue`, these alone
-        /// count.
+        /// Pattern of a machine of the default queue: the queue's name. Without `queue`, these
+        /// alone count.
         default_queue: Option<Pattern> = Absent("'(\\S+)\\*$'");
         /// Environment variables of the commands; those of the site replace them.
         variables: BTreeMap<String, String> = Absent("{ FLUX_F58_FORCE_ASCII = \"1\" }");

@@ -24,8 +24,8 @@ use super::identity::{StubComment, StubName, StubOwner, slug};
 const IDS_MAX: usize = 500;
 /// The longest identifier of a job, in bytes.
 const ID_MAX: usize = 200;
-/// The batch system's own signal comes this part of a warning before the time limit. It is for nodes
-/// without a head, and must not precede the warnings of a head, which are staggered.
+/// The time of a warning, divided by the time before the limit of the batch system's own signal.
+/// The signal is for nodes without a head, and must not precede a head's staggered warnings.
 const SIGNAL_PART: u32 = 4;
 /// The longest line that an error shows, in characters.
 const SHOWN_MAX: usize = 300;
