@@ -207,7 +207,10 @@ impl SiteHost {
             let reason = reason.clone();
             let reported = if on_demand {
                 // A node on demand is not restarted before a job needs it.
-                scheduler.send(StubLoss { node, reason }).deadline(FINAL_REPORT_TIMEOUT).await
+                scheduler
+                    .send(StubLoss { node, reason, memory: false })
+                    .deadline(FINAL_REPORT_TIMEOUT)
+                    .await
             } else {
                 let lost = NodeLoss { node, reason, returns: true, retry_ms: None };
                 scheduler.send(lost).deadline(FINAL_REPORT_TIMEOUT).await

@@ -289,7 +289,10 @@ impl Scheduler {
                     self.ask_site(ctx, &cluster, order, move |act, ctx, error| {
                         for node in nodes {
                             let reason = format!("its site did not answer: {error}");
-                            act.feed(ctx, SchedulerEvent::StubGone(StubLoss { node, reason }));
+                            act.feed(
+                                ctx,
+                                SchedulerEvent::StubGone(StubLoss { node, reason, memory: false }),
+                            );
                         }
                     });
                 }

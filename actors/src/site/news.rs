@@ -11,6 +11,9 @@ use springtide_runtime::id::NodeId;
 use super::keeper::StubExit;
 use super::{ASK_WITHIN, NodeLifecycle, Site};
 
+/// Status of a node that ended because it exceeded its memory.
+const MEMORY_STATUS: &str = "exit status: 7";
+
 /// A node has lost its processor.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -68,10 +71,13 @@ impl Handler<Exited> for Site {
         }
         match &message.end {
             StubExit::Never(error) => self.never(ctx, &message.node, error),
-            StubExit::Itself(ended) => self.exited(ctx, &message.node, ended.describe()),
+            StubExit::Itself(ended) => {
+                let memory = ended.status == MEMORY_STATUS;
+                self.exited(ctx, &message.node, ended.describe(), memory);
+            }
             StubExit::NotRecruited(error) => {
                 let reason = format!("the replacement program did not start: {error}");
-                self.exited(ctx, &message.node, reason);
+                self.exited(ctx, &message.node, reason, false);
             }
             StubExit::Ordered => {}
         }

@@ -38,6 +38,8 @@ pub enum Exit {
     Auth,
     /// The remote process runs another version: 6.
     Version,
+    /// The process and its children exceeded their memory: 7.
+    Memory,
     /// Ctrl-C ended the process: 130.
     Interrupted,
     /// SIGTERM ended the process: 143.
@@ -57,6 +59,7 @@ impl Exit {
             Self::Timeout => 4,
             Self::Auth => 5,
             Self::Version => 6,
+            Self::Memory => 7,
             Self::Interrupted => 130,
             Self::Terminated => 143,
             Self::Program(code) => code,
@@ -72,6 +75,7 @@ impl Exit {
             Self::Timeout,
             Self::Auth,
             Self::Version,
+            Self::Memory,
             Self::Interrupted,
             Self::Terminated,
         ];

@@ -537,6 +537,9 @@ pub struct StubLoss {
     pub node: NodeId,
     /// Reason of the end, with the stub's last output if there is any.
     pub reason: String,
+    /// Whether the node exceeded its memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
 }
 
 /// Report of a site to the scheduler: a node has registered.

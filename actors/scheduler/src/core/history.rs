@@ -132,6 +132,13 @@ impl Histories {
             ManagerEvent::SizeLimited { job, most: None } => {
                 (job, "its owner sets it no limit".to_owned())
             }
+            ManagerEvent::MemoryRaised { job, memory } => (
+                job,
+                format!(
+                    "a node exceeded its memory: the next ones get {} MiB for each processor",
+                    memory >> 20
+                ),
+            ),
             ManagerEvent::Ended { job } => (job, "has ended".to_owned()),
             ManagerEvent::Withdraw { job } => (job, "is withdrawn".to_owned()),
             _ => return,

@@ -501,8 +501,10 @@ impl SchedulerCore {
                 self.capacity_refused(&cluster, &gone.reason, now, out);
             }
         }
+        let exceeded = gone.memory.then(|| self.memory_exceeded(&gone.node, now, out)).flatten();
         // For a stub without a node, this is the only report.
-        let reason = format!("its stub has ended: {}", gone.reason);
+        let exceeded = exceeded.map_or_else(String::new, |what| format!("{what}; "));
+        let reason = format!("{exceeded}its stub has ended: {}", gone.reason);
         self.node_lost(&gone.node, &reason, false, now, out);
     }
 

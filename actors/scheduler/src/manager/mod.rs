@@ -374,6 +374,11 @@ impl Manager {
                 }
             }
             ManagerEvent::GrowthRequested { job, want } => self.want(job, want, now),
+            ManagerEvent::MemoryRaised { job, memory } => {
+                if let Some(job) = self.jobs.get_mut(&job) {
+                    job.need.node.memory = memory;
+                }
+            }
             ManagerEvent::SizeLimited { job, most } => {
                 if let Some(job) = self.jobs.get_mut(&job) {
                     job.limit = most;
@@ -422,7 +427,11 @@ impl Manager {
     pub fn plan(&self, need: &JobRequirements) -> Result<PlacementPlan, PlacementError> {
         let mut ground = self.capacities_now();
         self.adjust_rooms(need, &mut ground.rooms);
-        place(need.placement, &need.components, &ground)
+        let placed = place(need.placement, &need.components, &ground);
+        match need.node.is_met_by_all() {
+            true => placed,
+            false => placed.map_err(|no| no.because_of(&need.node)),
+        }
     }
 
     /// Returns the public state of a job, if the job is known.

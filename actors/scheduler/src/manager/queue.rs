@@ -348,11 +348,15 @@ impl Manager {
             let end = self.now.saturating_add(self.predicted_time(need)).min(NEVER);
             plan.limit(&mut ground, end);
         }
-        match head_reservation {
+        let placed = match head_reservation {
             Some(head_reservation) => {
                 place(need.placement, &need.components, &without(&ground, head_reservation))
             }
             None => place(need.placement, &need.components, &ground),
+        };
+        match need.node.is_met_by_all() {
+            true => placed,
+            false => placed.map_err(|no| no.because_of(&need.node)),
         }
     }
 

@@ -188,6 +188,7 @@ fn late_nodes_are_lost_to_their_job() {
     restarted.grid.put(SchedulerEvent::StubGone(StubLoss {
         node: "vu-2".into(),
         reason: "it is gone".into(),
+        memory: false,
     }));
 }
 
@@ -321,7 +322,11 @@ fn job_that_loses_all_nodes_restarts_twice_and_then_fails() {
                 restarted.grid.accept(1, &["vu-1"]);
             }
             let (node, reason) = ("vu-1".into(), "the machine burns".to_owned());
-            let out = restarted.grid.put(SchedulerEvent::StubGone(StubLoss { node, reason }));
+            let out = restarted.grid.put(SchedulerEvent::StubGone(StubLoss {
+                node,
+                reason,
+                memory: false,
+            }));
             if round == 3 {
                 assert!(out[0].starts_with("ended job-1: node vu-1 was lost"), "{out:?}");
                 break;

@@ -40,6 +40,7 @@ impl CoreTestGrid {
         self.put(SchedulerEvent::StubGone(StubLoss {
             node: node.into(),
             reason: "it was cancelled".into(),
+            memory: false,
         }))
     }
 }
@@ -582,7 +583,11 @@ impl StubBatch {
                 _ => true,
             });
             let reason = "it was cancelled".to_owned();
-            self.put(SchedulerEvent::StubGone(StubLoss { node: node.clone(), reason }));
+            self.put(SchedulerEvent::StubGone(StubLoss {
+                node: node.clone(),
+                reason,
+                memory: false,
+            }));
         }
     }
 
@@ -973,7 +978,7 @@ fn refused_processors_are_not_promised_again_for_a_time() {
         let out = grid.register("vu-1", 1, OURS);
         assert_eq!(out, [""; 0]);
         let reason = "QOSMaxSubmitJobPerUserLimit".to_owned();
-        grid.put(SchedulerEvent::StubGone(StubLoss { node: "vu-2".into(), reason }));
+        grid.put(SchedulerEvent::StubGone(StubLoss { node: "vu-2".into(), reason, memory: false }));
         grid.after(ManagerSettings::default().scan_interval);
     }
     let view = grid.core.managing.view(JobId(1)).expect("it waits");

@@ -280,7 +280,7 @@ fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> Sched
             SchedulerEvent::SitePolled(SiteReport { cluster: "vu".into(), found: Ok((2, 1)) })
         }
         Kind::StubWaits => SchedulerEvent::StubWaits(StubDelay { node, reason }),
-        Kind::StubGone => SchedulerEvent::StubGone(StubLoss { node, reason }),
+        Kind::StubGone => SchedulerEvent::StubGone(StubLoss { node, reason, memory: false }),
         Kind::Recovered => {
             let (need, begun) = (needs(JobKind::Rigid, 1, 1).need, begun("ams", 1));
             let submit = Box::new(Submit { need, ..submit(None, OURS, None) });
