@@ -99,6 +99,7 @@ Exit codes:
   4    took longer than --timeout
   5    a certificate is missing, foreign, expired, or of a role that may not do this
   6    the other side runs another version
+  7    a node and its programs used more memory than the node's share
   130  ended by Ctrl-C (143: by SIGTERM); everything it started has ended too
   134  ended itself (SIGABRT), because of a defect of the program that its last lines describe
   N    the exit code of the program that a job of the kind `command` ran";
