@@ -118,6 +118,11 @@ impl StartPlan {
         Some(at)
     }
 
+    /// Whether the other jobs neither get nor have reservations.
+    pub fn is_complete(&self) -> bool {
+        !self.takes_reservation() && self.kept.is_empty()
+    }
+
     /// Whether another job gets a reservation.
     pub fn takes_reservation(&self) -> bool {
         self.starts.len() < self.reservations_max

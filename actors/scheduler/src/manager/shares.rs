@@ -227,7 +227,8 @@ impl Manager {
     }
 
     /// Charges users and projects for the processors that their jobs have had since the last call.
-    pub(super) fn charge_shares(&mut self, before: Time) {
+    pub(super) fn charge_shares(&mut self) {
+        let before = std::mem::replace(&mut self.charged_until, self.now);
         let Some(half_life) = self.settings.fair_share_half_life else { return };
         let seconds = self.now.saturating_sub(before) as f64 / SECOND as f64;
         if seconds <= 0.0 {
@@ -249,20 +250,28 @@ impl Manager {
         if half_life.is_none() && !any_priority {
             return;
         }
-        let key = |id: &JobId| {
-            let Some(need) = self.jobs.get(id).map(|job| &job.need) else { return (0, 0.0) };
+        // Thousands of jobs may wait, of a few users.
+        let mut charges: BTreeMap<[Option<&str>; 2], f64> = BTreeMap::new();
+        let mut key = |id: JobId| {
+            let Some(need) = self.jobs.get(&id).map(|job| &job.need) else { return (0, 0.0) };
             let priority =
                 holders(need).filter_map(|of| self.terms_of(of)).map(|terms| terms.priority).max();
             let share = |of: ShareHolder<'_>| self.terms_of(of).map_or(1.0, |terms| terms.share);
-            let charge = half_life
-                .map_or(0.0, |half_life| self.shares.charge_of(need, self.now, half_life, share));
+            let charge = half_life.map_or(0.0, |half_life| {
+                *charges
+                    .entry([need.user.as_deref(), need.project.as_deref()])
+                    .or_insert_with(|| self.shares.charge_of(need, self.now, half_life, share))
+            });
             (priority.unwrap_or(0), charge)
         };
         let mut order: Vec<((u32, f64), JobId)> =
-            self.queue.iter().map(|id| (key(id), *id)).collect();
-        order.sort_by(|((a, used_a), _), ((b, used_b), _)| {
-            b.cmp(a).then_with(|| used_a.total_cmp(used_b))
-        });
-        self.queue = order.into_iter().map(|(_, id)| id).collect();
+            self.queue.iter().map(|id| (key(id), id)).collect();
+        let by_key = |((a, used_a), _): &((u32, f64), JobId), ((b, used_b), _): &_| {
+            u32::cmp(b, a).then_with(|| used_a.total_cmp(used_b))
+        };
+        if !order.is_sorted_by(|a, b| by_key(a, b).is_le()) {
+            order.sort_by(by_key);
+            self.queue.set_order(order.into_iter().map(|(_, id)| id));
+        }
     }
 }
