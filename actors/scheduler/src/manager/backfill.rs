@@ -21,7 +21,7 @@ use crate::policy::malleability::{CapacitySnapshot, PlacementPlan, place};
 use crate::policy::provisioning::{Booking, BookingTable, NEVER, SECOND, Time, from_duration};
 
 /// Number of waiting jobs that get reservations under conservative backfilling.
-const RESERVATIONS_MAX: usize = 100;
+const RESERVATIONS_MAX: usize = if cfg!(test) { 2 } else { 100 };
 /// Number of run times that are kept of a program, and of programs.
 const RUNS_MAX: usize = 32;
 const PROGRAMS_MAX: usize = 1000;
