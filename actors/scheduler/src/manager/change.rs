@@ -593,7 +593,7 @@ impl Manager {
         if let Some(program) = &job.need.program
             && job.stage == AllocationStage::Running
         {
-            self.run_times.record(program, self.now.saturating_sub(job.started));
+            self.memory.run_times.record(program, self.now.saturating_sub(job.started));
         }
         job.want = None;
         job.stage = AllocationStage::Ending;

@@ -42,14 +42,14 @@ use tokio::time::Instant;
 
 pub use self::event::{GrowthRequest, JobSubmission, ManagerAction, ManagerEvent, ReservationBill};
 pub use self::queue::GridOutlook;
-pub use self::shares::ShareTerms;
+pub use self::backfill::RunTimes;
+pub use self::shares::{ShareLedger, ShareTerms};
 
 use self::accounts::{AllocationStage, ClusterAccount, ClusterUsage, JobAccount};
-use self::backfill::{PlannedStart, RunTimes};
+use self::backfill::PlannedStart;
 use self::calendar::ReservationCalendar;
 use self::queue::HeadReservation;
 use self::settled::Settled;
-use self::shares::ShareLedger;
 use self::waiting::{WaitingNeed, WaitingQueue};
 use crate::audit::Auditor;
 use crate::policy::malleability::{
@@ -193,6 +193,16 @@ impl From<&SchedulingSection> for ManagerSettings {
     }
 }
 
+/// What a manager has learned, and a later one continues with.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ManagerMemory {
+    /// Past use of users and projects.
+    pub shares: ShareLedger,
+    /// Run times of programs, by which ends are predicted.
+    pub run_times: RunTimes,
+}
+
 /// State of the malleability manager.
 #[derive(Debug)]
 pub struct Manager {
@@ -217,11 +227,8 @@ pub struct Manager {
     settled: Option<Settled>,
     /// Starts that the last scan predicted.
     planned_starts: BTreeMap<JobId, PlannedStart>,
-    /// Run times of programs, by which ends are predicted.
-    run_times: RunTimes,
-    /// Past use of users and projects.
-    shares: ShareLedger,
-    /// Time until which `shares` has the use of running jobs.
+    memory: ManagerMemory,
+    /// Time until which the memory has the use of running jobs.
     charged_until: Time,
     /// Number of regular scans that were left out, since they would have found no place.
     vain_scans: u32,
@@ -274,8 +281,7 @@ impl Manager {
             last_scan: queue::LastScan::default(),
             settled: None,
             planned_starts: BTreeMap::new(),
-            run_times: RunTimes::default(),
-            shares: ShareLedger::default(),
+            memory: ManagerMemory::default(),
             vain_scans: 0,
             spreading: BTreeSet::new(),
             dependents: BTreeMap::new(),
@@ -495,6 +501,18 @@ impl Manager {
     /// Returns the cluster of a job's root, as last reported.
     pub fn root(&self, id: JobId) -> Option<&ClusterId> {
         self.jobs.get(&id)?.root.as_ref()
+    }
+
+    /// Returns what the manager has learned.
+    pub fn memory(&self) -> &ManagerMemory {
+        &self.memory
+    }
+
+    /// Continues with what an earlier manager has learned.
+    pub fn recover_memory(&mut self, memory: ManagerMemory) {
+        self.settled = None;
+        self.dirty = true;
+        self.memory = memory;
     }
 
     /// Iterates over waiting jobs in queue order.

@@ -50,7 +50,7 @@ impl From<&ShareSection> for ShareTerms {
 }
 
 /// Processor-seconds that lose their weight with time.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct DecayedUse {
     seconds: f64,
     at: Time,
@@ -90,15 +90,16 @@ pub(super) fn holders(need: &JobRequirements) -> impl Iterator<Item = ShareHolde
 }
 
 /// Past use of all users and projects.
-#[derive(Debug, Default)]
-pub(super) struct ShareLedger {
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ShareLedger {
     users: BTreeMap<String, DecayedUse>,
     projects: BTreeMap<String, DecayedUse>,
 }
 
 impl ShareLedger {
     /// Adds processor-seconds to the use of a job's user and project.
-    pub fn charge(&mut self, need: &JobRequirements, seconds: f64, now: Time, half_life: Duration) {
+    pub(super) fn charge(&mut self, need: &JobRequirements, seconds: f64, now: Time, half_life: Duration) {
         for holder in holders(need) {
             let (all, name) = match holder {
                 ShareHolder::User(name) => (&mut self.users, name),
@@ -115,7 +116,7 @@ impl ShareLedger {
     }
 
     /// A job's charge, in processor-seconds per share.
-    pub fn charge_of<'a>(
+    pub(super) fn charge_of<'a>(
         &self,
         need: &'a JobRequirements,
         now: Time,
@@ -237,7 +238,7 @@ impl Manager {
         let jobs = self.active.iter().filter_map(|id| self.jobs.get(id));
         for job in jobs.filter(|job| job.need.user.is_some() || job.need.project.is_some()) {
             let used = f64::from(job.booked()) * seconds;
-            self.shares.charge(&job.need, used, self.now, half_life);
+            self.memory.shares.charge(&job.need, used, self.now, half_life);
         }
     }
 
@@ -260,7 +261,7 @@ impl Manager {
             let charge = half_life.map_or(0.0, |half_life| {
                 *charges
                     .entry([need.user.as_deref(), need.project.as_deref()])
-                    .or_insert_with(|| self.shares.charge_of(need, self.now, half_life, share))
+                    .or_insert_with(|| self.memory.shares.charge_of(need, self.now, half_life, share))
             });
             (priority.unwrap_or(0), charge)
         };
