@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
-use springtide_runtime::event::{Manifest, Record, RunDir, RunLog, SCHEMA, write_atomic, write_unsynced};
+use springtide_runtime::event::{
+    Manifest, Record, RunDir, RunLog, SCHEMA, write_atomic, write_unsynced,
+};
 
 use crate::dates::stamp;
 use crate::exit::{Failed, cannot};
@@ -211,12 +213,7 @@ impl OutDir {
         Self::begin(RunDir::create(dir)?, manifest, config, log_max)
     }
 
-    fn begin(
-        run: RunDir,
-        manifest: &Manifest,
-        config: &str,
-        log_max: u64,
-    ) -> Result<Self, Failed> {
+    fn begin(run: RunDir, manifest: &Manifest, config: &str, log_max: u64) -> Result<Self, Failed> {
         // The log is a new file: of two runs that start here at once, one fails.
         let log = run.begin_log(manifest, log_max)?;
         run.write_manifest(manifest)?;

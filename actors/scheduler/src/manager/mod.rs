@@ -40,9 +40,9 @@ pub use springtide_config::QueueDiscipline;
 use springtide_config::{BoundedInt, SchedulingSection, ShareSection};
 use tokio::time::Instant;
 
+pub use self::backfill::RunTimes;
 pub use self::event::{GrowthRequest, JobSubmission, ManagerAction, ManagerEvent, ReservationBill};
 pub use self::queue::GridOutlook;
-pub use self::backfill::RunTimes;
 pub use self::shares::{ShareLedger, ShareTerms};
 
 use self::accounts::{AllocationStage, ClusterAccount, ClusterUsage, JobAccount};

@@ -177,10 +177,11 @@ impl Manager {
             || self.has_reservations()
             || self.settings.max_tries.is_some()
             || self.examines_all();
-        let mut reserved = self.head_reservation.as_ref().and_then(|kept| match kept.reserved_for {
-            ReservedFor::Start(id) => Some(id),
-            ReservedFor::Growth(_) => None,
-        });
+        let mut reserved =
+            self.head_reservation.as_ref().and_then(|kept| match kept.reserved_for {
+                ReservedFor::Start(id) => Some(id),
+                ReservedFor::Growth(_) => None,
+            });
         let mut vain = VainRequests::default();
         self.order_queue();
         let mut place: Option<Place> = None;

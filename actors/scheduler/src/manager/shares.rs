@@ -99,7 +99,13 @@ pub struct ShareLedger {
 
 impl ShareLedger {
     /// Adds processor-seconds to the use of a job's user and project.
-    pub(super) fn charge(&mut self, need: &JobRequirements, seconds: f64, now: Time, half_life: Duration) {
+    pub(super) fn charge(
+        &mut self,
+        need: &JobRequirements,
+        seconds: f64,
+        now: Time,
+        half_life: Duration,
+    ) {
         for holder in holders(need) {
             let (all, name) = match holder {
                 ShareHolder::User(name) => (&mut self.users, name),
@@ -259,9 +265,9 @@ impl Manager {
                 holders(need).filter_map(|of| self.terms_of(of)).map(|terms| terms.priority).max();
             let share = |of: ShareHolder<'_>| self.terms_of(of).map_or(1.0, |terms| terms.share);
             let charge = half_life.map_or(0.0, |half_life| {
-                *charges
-                    .entry([need.user.as_deref(), need.project.as_deref()])
-                    .or_insert_with(|| self.memory.shares.charge_of(need, self.now, half_life, share))
+                *charges.entry([need.user.as_deref(), need.project.as_deref()]).or_insert_with(
+                    || self.memory.shares.charge_of(need, self.now, half_life, share),
+                )
             });
             (priority.unwrap_or(0), charge)
         };

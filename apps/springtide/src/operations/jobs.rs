@@ -14,8 +14,9 @@ use springtide_actors::policy::Mode;
 use springtide_actors::policy::malleability::PlacementPlan;
 use springtide_actors::scheduler::manager::JobPhase;
 use springtide_actors::scheduler::{
-    CancelJob, GetFiles, GetJob, GetStatus, JobDependency, JobDetail, JobState, JobStatus, PlanError, PlanJob,
-    Resize, ResizeAck, ResizeError, ResizeJob, Scheduler, Submit, SubmittedJobs,
+    CancelJob, GetFiles, GetJob, GetStatus, JobDependency, JobDetail, JobState, JobStatus,
+    PlanError, PlanJob, Resize, ResizeAck, ResizeError, ResizeJob, Scheduler, Submit,
+    SubmittedJobs,
 };
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::format::seconds;

@@ -321,6 +321,7 @@ impl ArchivedJob {
                 written?;
             }
             NoteKind::Events { records } => {
+                self.usage.resize(&records);
                 if let Some(open) = self.files() {
                     open.records(&records)?;
                 }
