@@ -50,9 +50,9 @@ pub struct Statement {
 }
 
 /// The reason why no job waits on five clusters.
-const ALWAYS_IDLE: &str = "a cap limits growth and not placement: on the whole testbed, jobs of two \
-                           processors always find idle ones, which other users had in the paper. \
-                           So no job waits for others to shrink";
+const ALWAYS_IDLE: &str = "a cap limits growth and not placement: on the whole testbed, jobs of \
+                           two processors always find idle ones, which other users had in the \
+                           paper. So no job waits for others to shrink";
 
 /// Compares figure 6 with the programs of a workload. Returns nothing without both programs.
 pub fn figure_six(workload: &Workload) -> Option<Statement> {
