@@ -49,6 +49,7 @@ pub use self::event::{
     ManagerQuestion, NumberedSubmission, RecoveredJob, SchedulerAction, SchedulerEvent,
     StartRecord, TakeOverError,
 };
+pub use self::history::HistoryLine;
 pub use self::reserve::AgreementStep;
 
 use self::drain::PendingDrain;
@@ -385,6 +386,8 @@ impl SchedulerCore {
             SchedulerEvent::Reserved(found, last) => {
                 self.managing.manager.recover_reservations(found, last);
             }
+            SchedulerEvent::Learned(memory) => self.managing.manager.recover_memory(*memory),
+            SchedulerEvent::FormerHistory(lines) => self.restore_history(lines, now),
             SchedulerEvent::Audited { job, node, incarnation, found } => {
                 self.audited(job, &node, incarnation, found, now, out);
             }
