@@ -296,6 +296,9 @@ impl Manager {
     /// # Panics
     /// The state is inconsistent ([`Manager::audit`]).
     pub fn handle(&mut self, event: ManagerEvent, now: Instant) -> Vec<ManagerAction> {
+        if self.is_known(&event) {
+            return Vec::new();
+        }
         if self.changes_nothing(&event, now) {
             self.now = self.time(now).max(self.now);
             self.count_repeated_scans(now + Duration::from_nanos(1));

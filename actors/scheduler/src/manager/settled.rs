@@ -27,6 +27,20 @@ impl Manager {
         self.settled.as_ref().is_some_and(|settled| settled.clusters.len() == self.clusters.len())
     }
 
+    /// Whether an event repeats what the manager knows of a cluster.
+    pub(super) fn is_known(&self, event: &ManagerEvent) -> bool {
+        match event {
+            ManagerEvent::HostsPolled { cluster, free, whole } => self
+                .clusters
+                .get(cluster)
+                .is_some_and(|known| known.free_hosts == *free && known.whole_hosts == *whole),
+            ManagerEvent::CapacityLimited { cluster, reason } => {
+                self.clusters.get(cluster).is_some_and(|known| known.limited == *reason)
+            }
+            _ => false,
+        }
+    }
+
     /// Whether an event has no effect at this time.
     pub(super) fn changes_nothing(&self, event: &ManagerEvent, now: Instant) -> bool {
         let Some(settled) = &self.settled else { return false };

@@ -31,6 +31,7 @@ impl WaitingNeed {
         match need.components.as_slice() {
             _ if need.reservation.is_some() => Self::Other,
             _ if !need.after.is_empty() => Self::OtherJobs,
+            _ if !need.node.is_met_by_all() => Self::Other,
             [one]
                 if one.clusters.is_empty()
                     && !is_limited
