@@ -297,22 +297,36 @@ impl RunningNode {
 }
 
 /// Asks the scheduler to drain the node, and describes the result. The node keeps working until its
-/// job releases it.
+/// job releases it. A head that is gone may come back, and is asked again.
 async fn leave(
     scheduler: &Remote<Scheduler>,
     (node, incarnation): (&NodeId, Incarnation),
     reason: &str,
     within: Duration,
 ) -> String {
-    // Leaves time for the answer of a job that releases the node at the deadline.
-    let deadline = within.saturating_sub((within / 10).min(Duration::from_secs(1)));
-    let drain = Drain {
-        nodes: vec![node.clone()],
-        reason: reason.to_owned(),
-        deadline_ms: Some(u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX)),
-        incarnation: Some(incarnation),
-    };
-    describe_leave(scheduler.send(drain).deadline(within).await, within)
+    let until = Instant::now() + within;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        // Leaves time for the answer of a job that releases the node at the deadline.
+        let deadline = left.saturating_sub((within / 10).min(Duration::from_secs(1)));
+        let drain = Drain {
+            nodes: vec![node.clone()],
+            reason: reason.to_owned(),
+            deadline_ms: Some(u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX)),
+            incarnation: Some(incarnation),
+        };
+        let answer = scheduler.send(drain).deadline(left).await;
+        let left = until.saturating_duration_since(Instant::now());
+        if left <= PAUSE || !is_asked_again(&answer) {
+            return describe_leave(answer, within);
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Whether the scheduler may still answer, although it did not now.
+fn is_asked_again(answer: &Result<Result<DrainResult, DrainError>, RemoteError>) -> bool {
+    matches!(answer, Err(RemoteError::Gone { .. } | RemoteError::NoActor { .. }))
 }
 
 fn describe_leave(
@@ -445,12 +459,13 @@ mod tests {
         };
         let gone = RemoteError::Gone { node: "head".into(), reason: "it is off".into() };
         let minimum = DrainError::BelowMinimum { job: JobId(1), min: 2.into(), left: 1.into() };
-        for (answer, expected) in [
-            (Ok(Ok(DrainResult::default())), "it is empty"),
-            (Ok(Err(minimum)), "it does not leave in order: job-1 needs 2 processors"),
-            (Err(timeout), "it is not empty after 30s"),
-            (Err(gone), "the scheduler did not answer: node head is gone"),
+        for (answer, again, expected) in [
+            (Ok(Ok(DrainResult::default())), false, "it is empty"),
+            (Ok(Err(minimum)), false, "it does not leave in order: job-1 needs 2 processors"),
+            (Err(timeout), false, "it is not empty after 30s"),
+            (Err(gone), true, "the scheduler did not answer: node head is gone"),
         ] {
+            assert_eq!(is_asked_again(&answer), again);
             let text = describe_leave(answer, within);
             assert!(text.contains(expected), "{text}");
         }

@@ -36,7 +36,7 @@ use springtide_protocol::names::{REGISTRAR, WORKER};
 use springtide_protocol::node::RegisterAgain;
 use springtide_protocol::receivers::{Registrar, Scheduler, Worker};
 use springtide_protocol::scheduler::{
-    Drain, NodeLoss, NodeRegistration, SiteRegistration, SiteReport, StubLoss,
+    Drain, NodeLoss, NodeRegistration, SiteRegistration, SiteReport, StubLoss, StubLossKind,
 };
 pub use springtide_protocol::site::*;
 
@@ -355,13 +355,19 @@ impl Site {
     }
 
     /// Handles the end of a node's process by itself.
-    fn exited(&mut self, ctx: &mut Context<Self>, node: &NodeId, mut reason: String, memory: bool) {
+    fn exited(
+        &mut self,
+        ctx: &mut Context<Self>,
+        node: &NodeId,
+        mut reason: String,
+        kind: StubLossKind,
+    ) {
         let on_demand = self.provider.on_demand();
         let Some(slot) = self.slots.get_mut(node) else { return };
         (slot.keeper, slot.unreached) = (None, 0);
         let never = slot.registered.take().is_none();
         if on_demand {
-            return self.report(StubLoss { node: node.clone(), reason, memory });
+            return self.report(StubLoss { node: node.clone(), reason, kind });
         }
         if never {
             reason = format!("it did not register: {reason}");
@@ -406,12 +412,16 @@ impl Site {
         let Some(slot) = self.slots.get_mut(node) else { return };
         (slot.keeper, slot.registered) = (None, None);
         if self.provider.on_demand() {
-            // The scheduler leaves out a host on which a node does not start.
-            if self.on_demand.hosts.is_empty() {
+            let kind = if !self.on_demand.hosts.is_empty() {
+                StubLossKind::Ended // the scheduler leaves out a host on which a node does not start
+            } else if matches!(error, ProviderError::Refused { .. }) {
+                StubLossKind::Refused // no failure: other jobs may fit
+            } else {
                 self.denied(&error.to_string());
-            }
+                StubLossKind::Unreachable
+            };
             let reason = format!("no processor was available: {error}");
-            return self.report(StubLoss { node: node.clone(), reason, memory: false });
+            return self.report(StubLoss { node: node.clone(), reason, kind });
         }
         if !error.is_transient() {
             return self.restart(ctx, node, format!("it cannot be started: {error}"));
@@ -830,7 +840,7 @@ impl Handler<EndStubs> for Site {
                 // already.
                 if let Some(slot) = site.slots.get_mut(&node).filter(current) {
                     (slot.keeper, slot.registered) = (None, None);
-                    site.report(StubLoss { node, reason, memory: false });
+                    site.report(StubLoss { node, reason, kind: StubLossKind::Ended });
                 }
             };
             ctx.spawn(closed.into_actor(self).map(on_done));

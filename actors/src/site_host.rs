@@ -11,7 +11,7 @@ use actix::prelude::*;
 pub use springtide_protocol::names::site_node;
 use springtide_protocol::names::{ENROLMENT, SCHEDULER, site_name};
 use springtide_protocol::receivers::Scheduler;
-use springtide_protocol::scheduler::{NodeLoss, StubLoss};
+use springtide_protocol::scheduler::{NodeLoss, StubLoss, StubLossKind};
 use springtide_protocol::site::{
     EndNodes, EndStubs, LeaveJobs, ListNodes, Register, ReportEverything, RestartNodes, StartStubs,
 };
@@ -208,7 +208,7 @@ impl SiteHost {
             let reported = if on_demand {
                 // A node on demand is not restarted before a job needs it.
                 scheduler
-                    .send(StubLoss { node, reason, memory: false })
+                    .send(StubLoss { node, reason, kind: StubLossKind::Ended })
                     .deadline(FINAL_REPORT_TIMEOUT)
                     .await
             } else {

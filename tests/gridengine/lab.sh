@@ -6,33 +6,14 @@
 # jobs reach no network. The slots are pretended, so jobs should sleep.
 #
 #   lab.sh start DIR SLOTS   start a cell with queue "all.q" and parallel environment "smp"
+#   lab.sh kill DIR DAEMON   kill a daemon: sge_qmaster or sge_execd
+#   lab.sh revive DIR DAEMON start it again
 #   lab.sh stop DIR          end all daemons and jobs
 #
 # DIR/bin has qsub, qstat, qdel and others, which run in the cell, as does `in-cell COMMAND`. With
 # LAB_PARENT=PID, the lab stops when that process ends. Exits with 3 and one line if this machine
 # lacks a requirement.
-set -uo pipefail
-export LC_ALL=C
-
-usage() { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-lacks() { echo "$*" >&2; exit 3; }
-die() { echo "lab.sh: $*" >&2; exit 1; }
-
-# The start time of a process, which together with its number is unique.
-began() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
-alive() {
-    [ -n "$2" ] && [ "$(began "$1")" = "$2" ] && ! grep -qs '^State:.[ZX]' "/proc/$1/status"
-}
-
-# Waits until a command succeeds, for a time in tenths of a second.
-until_ok() { # tenths command...
-    local i
-    for ((i = 0; i < $1; i++)); do
-        "${@:2}" >/dev/null 2>&1 && return 0
-        sleep 0.1
-    done
-    return 1
-}
+. "$(dirname "$0")/../lab.sh"
 
 start() { # slots
     [ "$(id -u)" = 0 ] || lacks "a Grid Engine laboratory needs root"
@@ -73,10 +54,7 @@ WRAPPER
         stop
         die "the cell did not start"
     }
-    if [ -n "${LAB_PARENT:-}" ]; then
-        setsid "$0" watch "$dir" "$LAB_PARENT" "$(began "$LAB_PARENT")" </dev/null >/dev/null 2>&1 &
-        disown
-    fi
+    follow_parent "$dir/pid"
 }
 
 # Process 1 of the namespaces. All processes of the cell end with it.
@@ -121,11 +99,21 @@ inside() { # slots
     wait
 }
 
-watch() { # pid when-it-began
-    while [ -e "$dir/pid" ]; do
-        alive "$1" "$2" || { stop; rm -rf "$dir"; return; }
-        sleep 1
-    done
+# Ends a daemon as a failure does. Its jobs continue.
+kill_daemon() { # daemon
+    local pid file=spool/qmaster/qmaster.pid
+    [ "${1-}" = sge_qmaster ] || file=spool/execd/sgehost/execd.pid
+    pid=$(cat "$dir/$file") && "$dir/bin/in-cell" kill -KILL "$pid" || die "${1-} does not run"
+    until_ok 50 eval "! '$dir/bin/in-cell' kill -0 $pid" || die "$1 does not end"
+}
+
+revive() { # daemon
+    case ${1-} in
+    sge_qmaster) "$dir/bin/in-cell" su sgeadmin -s /bin/bash -c \
+        "SGE_ROOT=/var/lib/gridengine SGE_CELL=default /usr/sbin/sge_qmaster" ;;
+    sge_execd) "$dir/bin/in-cell" /usr/sbin/sge_execd ;;
+    *) usage ;;
+    esac
 }
 
 stop() {
@@ -145,6 +133,8 @@ shift 2
 [ ! -d "$dir" ] || dir=$(cd "$dir" && pwd -P)
 case $action in
 start) start "$@" ;;
+kill) kill_daemon "$@" ;;
+revive) revive "$@" ;;
 stop) stop ;;
 watch) watch "$@" ;;
 inside) inside "$@" ;;

@@ -4,22 +4,24 @@
 # DIR, all ports on 127.0.0.1, and the system's own Slurm stays untouched. The processors are pretended,
 # so jobs should sleep.
 #
-#   lab.sh start DIR NAME=PROCESSORS...   start clusters of one machine and one partition ("batch")
+#   lab.sh start DIR [OPTION...] NAME=[HOSTSx]PROCESSORS...
+#                                         start clusters of one partition ("batch"), of one host by
+#                                         default: "vu=6" has 6 processors, "vu=3x2" has 3 hosts of 2
 #   lab.sh env DIR NAME                   print lines to `eval` before sinfo, sbatch, squeue, scancel
+#   lab.sh kill DIR NAME DAEMON           kill a daemon: slurmctld, or slurmd of the first host
+#   lab.sh revive DIR NAME DAEMON         start it again
 #   lab.sh stop DIR                       end all daemons and jobs
+#
+# Options of `start`:
+#   --threads N      N hardware threads a core: Slurm allocates whole cores
+#   --exclusive      a job gets whole hosts (OverSubscribe=EXCLUSIVE)
+#   --memory         memory is allocated, and a job without a request gets all memory of its host
+#   --qos LIMIT=N    users have this limit, such as MaxSubmitJobsPerUser=3 or MaxTRESPerUser=cpu=3;
+#                    needs slurmdbd and mariadb-server
 #
 # With LAB_PARENT=PID, the lab stops when that process ends. Exits with 3 and one line if this machine
 # lacks a requirement.
-set -uo pipefail
-export LC_ALL=C
-
-usage() { sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-lacks() { echo "$*" >&2; exit 3; }
-die() { echo "lab.sh: $*" >&2; exit 1; }
-
-# The start time of a process, which together with its number is unique.
-began() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
-alive() { [ -n "$2" ] && [ "$(began "$1")" = "$2" ] && ! grep -qs '^State:.[ZX]' "/proc/$1/status"; }
+. "$(dirname "$0")/../lab.sh"
 
 # Starts a daemon in its own session, and records it for `stop`.
 daemon() { # log command...
@@ -30,35 +32,10 @@ daemon() { # log command...
     disown
 }
 
-# Waits until a command succeeds, for a time in tenths of a second.
-until_ok() { # tenths command...
-    local i
-    for ((i = 0; i < $1; i++)); do
-        "${@:2}" >/dev/null 2>&1 && return 0
-        sleep 0.1
-    done
-    return 1
-}
-
-# A free port below the system's range of ephemeral ports.
-free_port() {
-    local port hex
-    for _ in {1..200}; do
-        port=$((20000 + (RANDOM * 32768 + RANDOM) % 12000))
-        hex=$(printf ':%04X ' "$port")
-        case " ${taken[*]-} " in *" $port "*) continue ;; esac
-        grep -qsi "^ *[0-9]*: [0-9A-F]*$hex" /proc/net/tcp /proc/net/tcp6 && continue
-        taken+=("$port")
-        return 0
-    done
-    die "no free port between 20000 and 32000"
-}
-
-configure() { # name processors
-    local at=$dir/$1 host control machine
+configure() { # name hosts processors
+    local at=$dir/$1 host control port n
     host=$(hostname -s)
     free_port && control=${taken[-1]}
-    free_port && machine=${taken[-1]}
     mkdir -p "$at/state" "$at/spool"
     cat >"$at/slurm.conf" <<CONF
 # One cluster of a laboratory; see lab.sh.
@@ -73,45 +50,132 @@ AuthInfo=socket=$dir/munge/socket
 CredType=cred/munge
 # All files are in this directory.
 StateSaveLocation=$at/state
-SlurmdSpoolDir=$at/spool
+SlurmdSpoolDir=$at/spool/%n
 SlurmctldPidFile=$at/slurmctld.pid
-SlurmdPidFile=$at/slurmd.pid
+SlurmdPidFile=$at/slurmd-%n.pid
 SlurmctldLogFile=$at/slurmctld.log
 SlurmdLogFile=$at/slurmd.log
-# No control groups, accounts or MPI, because not every machine has them.
+# No control groups or MPI, because not every machine has them.
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
 MpiDefault=none
+$accounting
 # Jobs get single processors, without delay.
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+SelectTypeParameters=$select
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1
 KillWait=2
 ReturnToService=2
 # The configured size of the machine counts, not its real one.
 SlurmdParameters=config_overrides
-NodeName=${1}1 NodeHostname=$host NodeAddr=127.0.0.1 Port=$machine CPUs=$2 Boards=1 SocketsPerBoard=1 CoresPerSocket=$2 ThreadsPerCore=1 RealMemory=100000 State=UNKNOWN
-PartitionName=batch Nodes=${1}1 Default=YES MaxTime=INFINITE State=UP
 CONF
+    for ((n = 1; n <= $2; n++)); do
+        free_port && port=${taken[-1]}
+        echo "NodeName=$1$n NodeHostname=$host NodeAddr=127.0.0.1 Port=$port CPUs=$3 Boards=1" \
+            "SocketsPerBoard=1 CoresPerSocket=$(($3 / threads)) ThreadsPerCore=$threads" \
+            "RealMemory=100000 State=UNKNOWN"
+    done >>"$at/slurm.conf"
+    echo "PartitionName=batch Nodes=$1[1-$2] Default=YES MaxTime=INFINITE State=UP $partition" \
+        >>"$at/slurm.conf"
 }
 
+# Starts a database, slurmdbd, and a quality of service with a limit for all users.
+account() { # limit
+    local database=$dir/database port service
+    mkdir -p "$database"
+    free_port && port=${taken[-1]}
+    free_port && service=${taken[-1]}
+    mariadb-install-db --no-defaults --user=root --datadir="$database/data" --skip-test-db \
+        --auth-root-authentication-method=normal >"$database/out" 2>&1 ||
+        { stop; die "no database: $(tail -n 3 "$database/out")"; }
+    daemon "$database/out" mariadbd --no-defaults --user=root --datadir="$database/data" \
+        --bind-address=127.0.0.1 --port="$port" --socket="$database/socket" \
+        --pid-file="$database/pid" --skip-name-resolve
+    local sql=(mariadb --no-defaults --user=root "--socket=$database/socket")
+    until_ok 300 "${sql[@]}" -e 'select 1' || { stop; die "the database did not start"; }
+    "${sql[@]}" -e "create user slurm@'127.0.0.1' identified by 'laboratory';
+        grant all on slurm.* to slurm@'127.0.0.1'"
+    cat >"$dir/slurmdbd.conf" <<CONF
+AuthType=auth/munge
+AuthInfo=socket=$dir/munge/socket
+DbdAddr=127.0.0.1
+DbdHost=$(hostname -s)
+DbdPort=$service
+SlurmUser=root
+LogFile=$dir/slurmdbd.log
+PidFile=$dir/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort=$port
+StorageUser=slurm
+StoragePass=laboratory
+StorageLoc=slurm
+CONF
+    chmod 600 "$dir/slurmdbd.conf"
+    SLURM_CONF=$dir/slurmdbd.conf daemon "$database/out" slurmdbd -D
+    accounting="AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort=$service
+# Its name for the socket of munge.
+AccountingStoragePass=$dir/munge/socket
+AccountingStorageEnforce=associations,limits,qos"
+    limit=$1
+}
+
+# Enters a cluster into the accounts, once its file exists.
+enter() ( # name
+    manage() { SLURM_CONF=$dir/$1/slurm.conf timeout 10 sacctmgr --immediate "${@:2}"; }
+    exec >>"$dir/database/accounts" 2>&1
+    until_ok 300 manage "$1" list cluster || exit 1
+    manage "$1" add cluster "$1" &&
+        manage "$1" modify qos normal set "$limit" &&
+        manage "$1" add account lab cluster="$1" Description=lab Organization=lab &&
+        manage "$1" add user root cluster="$1" account=lab
+)
+
 works() { # name
-    [ "$(SLURM_CONF=$dir/$1/slurm.conf timeout 5 sinfo --noheader --Node --format=%T)" = idle ]
+    local hosts
+    hosts=$(SLURM_CONF=$dir/$1/slurm.conf timeout 5 sinfo --noheader --Node --format=%T) &&
+        [ "$(sort -u <<<"$hosts")" = idle ]
+}
+
+# Starts a daemon of a cluster: slurmctld, or the slurmd of a host.
+run() { # name daemon host options...
+    local conf=$dir/$1/slurm.conf
+    case $2 in
+    slurmctld) daemon "$dir/$1/out" slurmctld -D -f "$conf" "${@:4}" ;;
+    slurmd) daemon "$dir/$1/out" slurmd -D -N "$1$3" -f "$conf" ;;
+    *) usage ;;
+    esac
 }
 
 start() {
-    local pair name i
+    local pair name size hosts n
+    # The variables that `configure` uses.
+    local threads=1 select=CR_Core partition="" limit="" accounting="AccountingStorageType=accounting_storage/none"
     [ "$(id -u)" = 0 ] || lacks "a Slurm laboratory needs root"
     for tool in munged slurmctld slurmd sbatch setsid; do
         command -v "$tool" >/dev/null || lacks "a Slurm laboratory needs $tool (Debian: apt-get install slurm-wlm munge)"
     done
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --threads) threads=${2:?} && shift ;;
+        --exclusive) partition=OverSubscribe=EXCLUSIVE ;;
+        --memory) select=CR_Core_Memory ;;
+        --qos) limit=${2:?} && shift ;;
+        *) break ;;
+        esac
+        shift
+    done
     [ $# -gt 0 ] || usage
     for pair; do
-        [[ $pair =~ ^[a-z][a-z0-9-]*=[1-9][0-9]*$ ]] || usage
+        [[ $pair =~ ^[a-z][a-z0-9-]*=([1-9][0-9]*x)?[1-9][0-9]*$ ]] || usage
+    done
+    [ -z "$limit" ] || for tool in slurmdbd mariadbd mariadb-install-db; do
+        command -v "$tool" >/dev/null || lacks "limits of users need $tool (Debian: apt-get install slurmdbd mariadb-server)"
     done
     [ ! -e "$dir/pids" ] || die "there is a laboratory in $dir: lab.sh stop $dir"
     mkdir -p "$dir/munge"
@@ -124,11 +188,16 @@ start() {
     daemon "$dir/munge/out" munged --foreground --socket="$dir/munge/socket" --key-file="$dir/munge/key" \
         --pid-file="$dir/munge/pid" --log-file="$dir/munge/log" --seed-file="$dir/munge/seed" --num-threads=2
     until_ok 100 test -S "$dir/munge/socket" || { stop; die "munged did not start: $(tail -n3 "$dir/munge/out" "$dir/munge/log" 2>&1)"; }
+    [ -z "$limit" ] || account "$limit"
     for pair; do
-        name=${pair%%=*}
-        configure "$name" "${pair#*=}"
-        daemon "$dir/$name/out" slurmctld -D -c -f "$dir/$name/slurm.conf"
-        daemon "$dir/$name/out" slurmd -D -N "${name}1" -f "$dir/$name/slurm.conf"
+        name=${pair%%=*} size=${pair#*=} hosts=1
+        [[ $size != *x* ]] || { hosts=${size%x*} && size=${size#*x}; }
+        configure "$name" "$hosts" "$size"
+        [ -z "$limit" ] || enter "$name" || { stop; die "no accounts for $name: $(tail -n 3 "$dir/database/accounts")"; }
+        run "$name" slurmctld "" -c
+        for ((n = 1; n <= hosts; n++)); do
+            run "$name" slurmd "$n"
+        done
         echo "$name" >>"$dir/clusters"
     done
     for pair; do
@@ -139,18 +208,15 @@ start() {
             die "cluster $name did not start"
         }
     done
-    if [ -n "${LAB_PARENT:-}" ]; then
-        # `stop` does not end this process: it ends when all daemons have ended.
-        setsid "$0" watch "$dir" "$LAB_PARENT" "$(began "$LAB_PARENT")" </dev/null >/dev/null 2>&1 &
-        disown
-    fi
+    follow_parent "$dir/pids"
 }
 
-watch() { # pid when-it-began
-    while [ -e "$dir/pids" ]; do
-        alive "$1" "$2" || { stop; rm -rf "$dir"; return; }
-        sleep 1
-    done
+# Ends a daemon as a failure does. Its jobs continue.
+kill_daemon() { # name daemon
+    local pid file=$dir/$1/slurmctld.pid
+    [ "$2" = slurmctld ] || file=$dir/$1/slurmd-${1}1.pid
+    pid=$(cat "$file") && kill -KILL "$pid" || die "$2 of $1 does not run"
+    until_ok 50 eval "! kill -0 $pid" || die "$2 of $1 does not end"
 }
 
 # Processes of jobs. They have their own sessions; the spool directory identifies them.
@@ -200,7 +266,6 @@ all_over() {
 }
 
 [ $# -ge 2 ] || usage
-taken=()
 action=$1 dir=$2
 shift 2
 [ ! -d "$dir" ] || dir=$(cd "$dir" && pwd -P)
@@ -208,9 +273,13 @@ case $action in
 start) start "$@" ;;
 stop) stop ;;
 watch) watch "$@" ;;
-env)
+env | kill | revive)
     [ -e "$dir/${1:?which cluster}/slurm.conf" ] || die "there is no cluster $1 in $dir"
-    printf 'export SLURM_CONF=%q\n' "$dir/$1/slurm.conf"
+    case $action in
+    env) printf 'export SLURM_CONF=%q\n' "$dir/$1/slurm.conf" ;;
+    kill) kill_daemon "$1" "${2:?which daemon}" ;;
+    revive) run "$1" "${2:?which daemon}" 1 ;;
+    esac
     ;;
 *) usage ;;
 esac

@@ -51,7 +51,7 @@ use crate::scheduler::{
     MemberSilent, NeedNodes, NodeFreed, NodeGrant, NodeLoss, NodeRegistration, NodeState,
     NodeStatus, Offers, OpenNodes, PrepareSlots, ReleaseReason, ReleaseSlots, RequestNodes,
     RootAdvanced, SiteOffer, SiteRegistration, SiteReport, SiteStatus, SpeedsMeasured, StubDelay,
-    StubLoss, Submit, SubmitError, Subscribe, TakeOver, Undrain, WithdrawNodes,
+    StubLoss, StubLossKind, Submit, SubmitError, Subscribe, TakeOver, Undrain, WithdrawNodes,
 };
 use crate::site::{EndStubs, Register, RegisterError, RestartNodes, StartStubs};
 use crate::worker::{
@@ -164,7 +164,8 @@ fn messages_of_scheduler_and_site() {
     });
     message(&GrowthRefused { job: JobId(3), reason: "nobody can shrink".into(), number: 6 });
     message(&SiteReport { cluster: "ams".into(), found: Ok((85, 12)) });
-    message(&StubLoss { node: "ams-1".into(), reason: "it was cancelled".into(), memory: false });
+    let (node, reason) = ("ams-1".into(), "it was cancelled".to_owned());
+    message(&StubLoss { node, reason, kind: StubLossKind::Ended });
     message(&StubDelay { node: "ams-1".into(), reason: "Priority".into() });
     let (program, reason) = (Some(PathBuf::from("/bin/own")), "job-3 needs them".to_owned());
     let share = HostShare {

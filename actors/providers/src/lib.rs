@@ -109,6 +109,16 @@ pub enum ProviderError {
         /// The end of its standard error.
         said: String,
     },
+    /// The batch system answers, and refused a job: a limit is reached, or a request is invalid.
+    #[error("`{command}` was refused ({how}): {said}")]
+    Refused {
+        /// The command, as a user would type it.
+        command: String,
+        /// How it ended.
+        how: String,
+        /// The end of its standard error.
+        said: String,
+    },
     /// A command of the provider did not end.
     #[error("`{command}` did not answer within {} s", after.as_secs_f64())]
     Timeout {
@@ -138,7 +148,10 @@ impl ProviderError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Start { .. } | Self::Log { .. } | Self::Joins => false,
-            Self::Failed { .. } | Self::Timeout { .. } | Self::Unintelligible { .. } => true,
+            Self::Failed { .. }
+            | Self::Refused { .. }
+            | Self::Timeout { .. }
+            | Self::Unintelligible { .. } => true,
         }
     }
 }

@@ -291,7 +291,11 @@ impl Scheduler {
                             let reason = format!("its site did not answer: {error}");
                             act.feed(
                                 ctx,
-                                SchedulerEvent::StubGone(StubLoss { node, reason, memory: false }),
+                                SchedulerEvent::StubGone(StubLoss {
+                                    node,
+                                    reason,
+                                    kind: StubLossKind::Ended,
+                                }),
                             );
                         }
                     });

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_protocol::scheduler::{Drain, StubDelay};
+use springtide_protocol::scheduler::{Drain, StubDelay, StubLossKind};
 use springtide_runtime::id::NodeId;
 
 use super::keeper::StubExit;
@@ -72,12 +72,15 @@ impl Handler<Exited> for Site {
         match &message.end {
             StubExit::Never(error) => self.never(ctx, &message.node, error),
             StubExit::Itself(ended) => {
-                let memory = ended.status == MEMORY_STATUS;
-                self.exited(ctx, &message.node, ended.describe(), memory);
+                let kind = match ended.status == MEMORY_STATUS {
+                    true => StubLossKind::OutOfMemory,
+                    false => StubLossKind::Ended,
+                };
+                self.exited(ctx, &message.node, ended.describe(), kind);
             }
             StubExit::NotRecruited(error) => {
                 let reason = format!("the replacement program did not start: {error}");
-                self.exited(ctx, &message.node, reason, false);
+                self.exited(ctx, &message.node, reason, StubLossKind::Ended);
             }
             StubExit::Ordered => {}
         }

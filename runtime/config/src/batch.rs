@@ -29,7 +29,7 @@ use super::{Checker, Config, Sources, load};
 /// The largest compiled pattern, in bytes. The presets need half of it.
 const PATTERN_MAX: usize = 128 << 10;
 /// Placeholders with a value in every submission.
-const SUBMISSION: [&str; 12] = [
+const SUBMISSION: [&str; 13] = [
     "name",
     "slug",
     "token",
@@ -42,6 +42,7 @@ const SUBMISSION: [&str; 12] = [
     "dir",
     "uid",
     "leave_ahead",
+    "signal_ahead",
 ];
 /// Placeholders with a value in orders to jobs.
 const ORDER: [&str; 3] = ["id", "ids", "signal"];
@@ -177,8 +178,9 @@ section! {
         machine_memory: Option<Pattern> = Absent("'mem=(\\d+)'");
         /// Pattern of a machine that takes new batch jobs; default: all do.
         usable: Option<Pattern> = Absent("'amd64\\s*$'");
-        /// Pattern of a machine of the default queue. Without `queue`, these alone count.
-        default_queue: Option<Pattern> = Absent("'\\*$'");
+        /// Pattern of a machine of the default queue: the queue's name. Without `queue`, these alone
+        /// count.
+        default_queue: Option<Pattern> = Absent("'(\\S+)\\*$'");
         /// Environment variables of the commands; those of the site replace them.
         variables: BTreeMap<String, String> = Absent("{ FLUX_F58_FORCE_ASCII = \"1\" }");
         /// Prefixes of environment variables that the commands must not see.

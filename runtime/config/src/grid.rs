@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::alias::check_aliases;
 use super::batch::{BatchSection, check_batch};
 use super::jobs::ArgumentList;
 use super::problem::nearest;
@@ -782,6 +783,7 @@ impl Config for GridConfig {
                 checker.report(&format!("cluster[{i}].site_bind"), reason);
             }
         }
+        check_aliases(self, checker);
         check_join(&self.join, checker);
         check_links(&self.link, checker);
         for (i, link) in self.link.iter().enumerate() {

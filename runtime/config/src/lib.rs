@@ -4,6 +4,7 @@
 //! The layers are defaults, the file, the environment (`SPRINGTIDE_SECTION__KEY`) and flags.
 //! Independent of the uses of the values: no network, no actors.
 
+mod alias;
 mod batch;
 mod grid;
 mod jobs;
@@ -35,6 +36,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 
+pub use alias::{ClusterAlias, SharedQueue, describe_alias};
 pub use batch::{
     BatchPreset, BatchSection, BatchTemplate, CommandPart, CommandTemplate, Pattern, StateMeaning,
     TextPiece, TextTemplate,

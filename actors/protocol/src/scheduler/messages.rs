@@ -537,9 +537,30 @@ pub struct StubLoss {
     pub node: NodeId,
     /// Reason of the end, with the stub's last output if there is any.
     pub reason: String,
-    /// Whether the node exceeded its memory.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub memory: bool,
+    /// What the end says about the capacity of the cluster.
+    #[serde(default, skip_serializing_if = "StubLossKind::is_end")]
+    pub kind: StubLossKind,
+}
+
+/// What the loss of a stub says about the capacity of its cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StubLossKind {
+    /// It has ended. If it never had a processor, none was available.
+    #[default]
+    Ended,
+    /// The batch system answers, and refused another job: a limit is reached.
+    Refused,
+    /// The batch system did not answer, which says nothing.
+    Unreachable,
+    /// Its node exceeded its memory.
+    OutOfMemory,
+}
+
+impl StubLossKind {
+    fn is_end(&self) -> bool {
+        *self == Self::Ended
+    }
 }
 
 /// Report of a site to the scheduler: a node has registered.

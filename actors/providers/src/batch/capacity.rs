@@ -30,6 +30,14 @@ pub(super) struct StubSize {
     pub memory: Option<u64>,
 }
 
+/// The number of processors that a running stub has at most; none if no stub shows it.
+///
+/// A batch system may give more than was requested, such as whole cores or hosts.
+pub(super) fn processors_given<'a>(held: impl IntoIterator<Item = &'a QueuedStub>) -> Option<u32> {
+    let running = held.into_iter().filter(|job| job.state.occupies());
+    running.filter_map(|job| job.processors).max()
+}
+
 /// The capacity in stubs. `held` are the stubs of this provider; all other use is that of others.
 ///
 /// `held` must have been listed before the machines. A stub that started in between then counts as
@@ -42,12 +50,10 @@ pub(super) fn capacity<'a>(
 ) -> Capacity {
     let mut stubs: BTreeMap<&str, u32> = BTreeMap::new();
     let mut seen = BTreeSet::new();
-    let mut processors = size.processors.max(1);
+    let processors = size.processors.max(1);
     for job in held {
         if job.state.occupies() && seen.insert(&job.id) {
             *stubs.entry(job.host.as_str()).or_default() += 1;
-            // A batch system may give more than was requested, such as whole cores.
-            processors = processors.max(job.processors.unwrap_or(0));
         }
     }
     let memory = size.memory.filter(|memory| *memory > 0);
@@ -113,7 +119,10 @@ mod tests {
         // Each core has two threads, and a job of one thread gets both.
         let cores = [machine("n1", 8, 0, true)];
         let held: Vec<QueuedStub> = (1..=4).map(|id| stub(id, "n1", 2)).collect();
-        assert_eq!(capacity(&cores, &held, size(1, None)), Capacity { size: 4, others: 0 });
+        assert_eq!(processors_given(&held), Some(2));
+        assert_eq!(capacity(&cores, &held, size(2, None)), Capacity { size: 4, others: 0 });
+        let waits = QueuedStub { state: StubState::Pending, ..stub(5, "", 9) };
+        assert_eq!(processors_given([&waits]), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The longest exit status that is read, in bytes.
 const EXIT_MAX: u64 = 16;
@@ -43,6 +44,12 @@ impl StubFiles {
     /// The file that exists while the script handles signals.
     pub fn up(&self) -> PathBuf {
         self.file("up")
+    }
+
+    /// The time since the script began, if it still runs.
+    pub fn age(&self) -> Option<Duration> {
+        let began = fs::metadata(self.up()).and_then(|file| file.modified()).ok()?;
+        Some(began.elapsed().unwrap_or_default())
     }
 
     /// The file with the signal that the script sends to itself.

@@ -3,6 +3,10 @@
 //! A state machine without I/O. Lists and times go in, changes of stubs come out. Queries are
 //! numbered: a list does not show a stub that was submitted after its query. Of two lists that
 //! cross, the one of the later query counts.
+//!
+//! Warnings are staggered. Stubs that started together reach their time limits together, and a job
+//! must not lose all its nodes at one moment. So some of them are warned earlier than necessary.
+//! Their replacements then have time limits that lie apart.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -36,6 +40,8 @@ const MISSED_FOR: Duration = Duration::from_secs(2);
 /// The time for which a vanished stub is remembered. If it reappears, it is cancelled: its node has
 /// another stub by then.
 const VANISHED: Duration = Duration::from_secs(600);
+/// The interval between two staggered warnings, as a part of the time of a warning.
+const STAGGER: u32 = 4;
 /// A time limit that comes closer by this much more than the time that passed was changed.
 const CUT: Duration = Duration::from_secs(10);
 
@@ -108,6 +114,8 @@ struct LedgerEntry {
     running: Option<Instant>,
     /// Its remaining time, and when that was listed.
     left: Option<(Duration, Instant)>,
+    /// The most time that it had left.
+    time: Duration,
 }
 
 /// The schedule of a stub's cancellations.
@@ -134,6 +142,8 @@ pub(super) struct StubLedger {
     /// The last times from a submission to the start of its stub.
     queue_waits: VecDeque<Duration>,
     stubs: BTreeMap<BatchJobId, LedgerEntry>,
+    /// The largest number of stubs with a time limit that ran since none did.
+    limited_max: u32,
     /// Stubs without a holder that may still exist.
     abandoned: BTreeMap<BatchJobId, CancelSchedule>,
     /// Tokens of submissions under way.
@@ -156,6 +166,7 @@ impl StubLedger {
             settings,
             queue_waits: VecDeque::new(),
             stubs: BTreeMap::new(),
+            limited_max: 0,
             abandoned: BTreeMap::new(),
             submitting: BTreeSet::new(),
             uncertain: BTreeMap::new(),
@@ -185,6 +196,7 @@ impl StubLedger {
             submitted: listed.is_none().then_some(now),
             running: None,
             left: None,
+            time: Duration::ZERO,
         });
         if let Some(job) = listed {
             entry.update(job, None, &settings, now);
@@ -201,6 +213,52 @@ impl StubLedger {
         let most = self.settings.time.map_or(Duration::MAX, |time| time / 2);
         let leave_ahead = (2 * wait).min(most).max(self.settings.leave_ahead);
         LedgerSettings { leave_ahead, ..self.settings }
+    }
+
+    /// The time before its limit at which each running stub of this list is to be warned.
+    ///
+    /// From the last end to the first, warnings keep an interval. It is shorter if there are so
+    /// many stubs that the first would be warned before half of its time.
+    fn warnings(
+        &mut self,
+        jobs: &BTreeMap<&BatchJobId, &QueuedStub>,
+        settings: &LedgerSettings,
+        now: Instant,
+    ) -> BTreeMap<BatchJobId, Duration> {
+        let mut ends: Vec<(Duration, BatchJobId)> = Vec::new();
+        let (mut limited, mut longest) = (0, settings.time);
+        for (id, entry) in &mut self.stubs {
+            let job = jobs.get(id).filter(|job| job.state == StubState::Running);
+            let Some(left) = job.and_then(|job| entry.time_left(job, settings, now)) else {
+                continue;
+            };
+            entry.time = entry.time.max(left);
+            longest = longest.max(Some(entry.time));
+            limited += 1;
+            if entry.record.revocation.is_none() {
+                ends.push((left, id.clone()));
+            }
+        }
+        self.limited_max = if limited == 0 { 0 } else { self.limited_max.max(limited) };
+        let ahead = settings.leave_ahead;
+        let most = longest.unwrap_or_default() / 2;
+        let spread = most.saturating_sub(ahead) / self.limited_max.max(1);
+        let interval = (ahead / STAGGER).min(spread);
+        ends.sort();
+        let mut next: Option<Duration> = None;
+        let mut warnings = BTreeMap::new();
+        for (left, id) in ends.into_iter().rev() {
+            let latest = left.saturating_sub(ahead);
+            let at = next.map_or(latest, |next| latest.min(next.saturating_sub(interval)));
+            next = Some(at);
+            warnings.insert(id, left - at);
+        }
+        warnings
+    }
+
+    /// The time limit of stubs, if the config has one.
+    pub fn time_limit(&self) -> Option<Duration> {
+        self.settings.time
     }
 
     /// Records that a stub has lost its holder, and that it was cancelled now.
@@ -317,6 +375,7 @@ impl StubLedger {
         let by_id: BTreeMap<&BatchJobId, &QueuedStub> =
             jobs.iter().map(|job| (&job.id, job)).collect();
         let settings = self.present_settings();
+        let warnings = self.warnings(&by_id, &settings, now);
         let (mut changes, mut waits) = (Vec::new(), Vec::new());
         for (id, entry) in &mut self.stubs {
             if entry.since >= query {
@@ -326,6 +385,8 @@ impl StubLedger {
             let exit = exits.get(id).copied();
             match by_id.get(id) {
                 Some(job) => {
+                    let leave_ahead = warnings.get(id).copied().unwrap_or(settings.leave_ahead);
+                    let settings = LedgerSettings { leave_ahead, ..settings };
                     entry.update(job, exit, &settings, now);
                     if let (Some(_), Some(submitted)) = (entry.running, entry.submitted) {
                         entry.submitted = None;
@@ -426,9 +487,9 @@ impl LedgerEntry {
             StubState::Ending => self.record.phase = StubPhase::Ending,
             StubState::Running => {
                 self.record.phase = StubPhase::Active;
-                let since = *self.running.get_or_insert(now);
-                let own = || Some(settings.time?.saturating_sub(now.duration_since(since)));
-                self.warn_of_time_limit(job.left.or_else(own), settings.leave_ahead, now);
+                self.running.get_or_insert(now);
+                let left = self.time_left(job, settings, now);
+                self.warn_of_time_limit(left, settings.leave_ahead, now);
             }
             StubState::Suspended => {
                 self.record.phase = StubPhase::Active;
@@ -444,6 +505,18 @@ impl LedgerEntry {
             }
             StubState::Unknown => {}
         }
+    }
+
+    /// The time until its limit, by the list or by the first list in which it ran.
+    fn time_left(
+        &self,
+        job: &QueuedStub,
+        settings: &LedgerSettings,
+        now: Instant,
+    ) -> Option<Duration> {
+        let since = self.running.unwrap_or(now);
+        let own = || Some(settings.time?.saturating_sub(now.saturating_duration_since(since)));
+        job.left.or_else(own)
     }
 
     fn warn_of_time_limit(&mut self, left: Option<Duration>, ahead: Duration, now: Instant) {
@@ -575,6 +648,48 @@ mod tests {
         let [LedgerChange::Changed(_, record)] = &changes[..] else { panic!("{changes:?}") };
         let warned = record.revocation.as_ref().expect("a warning");
         assert_eq!(warned.within, Duration::from_secs(600));
+    }
+
+    /// The times of warnings, in seconds after the start of stubs with these time limits.
+    fn warning_times(limits: &[u64]) -> Vec<u64> {
+        let (mut ledger, begin) = ledger();
+        for number in 0..limits.len() as u64 {
+            ledger.track(&id(number), None, begin);
+        }
+        let mut times = Vec::new();
+        for second in 0..limits.iter().copied().max().unwrap_or_default() {
+            let running = limits.iter().zip(0..).map(|(limit, number)| {
+                let left = limit.checked_sub(second).map(Duration::from_secs);
+                let state = if left.is_some() { StubState::Running } else { ended("completed") };
+                QueuedStub { left, ..job(number, state) }
+            });
+            let running: Vec<_> = running.collect();
+            for change in list(&mut ledger, &running, begin + Duration::from_secs(second)) {
+                let LedgerChange::Changed(stub, record) = change else { panic!("{change:?}") };
+                if record.revocation.is_some() && record.phase == StubPhase::Active {
+                    let left = limits[stub.as_str().parse::<usize>().unwrap()] - second;
+                    assert!(left >= AHEAD.as_secs().min(second), "{stub} is warned too late");
+                    times.push(second);
+                }
+            }
+        }
+        assert_eq!(times.len(), limits.len());
+        times
+    }
+
+    /// Stubs that end together are warned one after another, the last one in time.
+    #[test]
+    fn warnings_are_staggered() {
+        assert_eq!(warning_times(&[600; 5]), [480, 495, 510, 525, 540]);
+        // Time limits that lie apart need no more.
+        assert_eq!(warning_times(&[600, 630, 700]), [540, 570, 640]);
+        // Many stubs: none is warned before half of its time.
+        let many = warning_times(&[600; 120]);
+        assert!(many[0] >= 300 && many[119] == 540, "{many:?}");
+        let at_once = many.iter().map(|time| many.iter().filter(|other| *other == time).count());
+        assert_eq!(at_once.max(), Some(1), "{many:?}");
+        // A short time leaves less between them.
+        assert_eq!(warning_times(&[180; 3]), [100, 110, 120]);
     }
 
     #[test]

@@ -30,7 +30,7 @@ use springtide_base::incarnation::unique;
 use springtide_config::BatchSection;
 use tokio::time::Instant;
 
-use self::capacity::{StubSize, capacity};
+use self::capacity::{StubSize, capacity, processors_given};
 use self::commands::CommandRunner;
 use self::files::StubFiles;
 use self::identity::{StubComment, StubName, StubOwner};
@@ -48,6 +48,9 @@ pub struct BatchProvider {
     monitor: Rc<JobMonitor>,
     prologue: Rc<[String]>,
     size: StubSize,
+    /// The processors of the last running stubs, if they have more than was requested. They count
+    /// after these have ended: otherwise all processors would be promised again.
+    given: Rc<Cell<Option<u32>>>,
     /// The number of nodes of the cluster: its capacity, if the batch system lists no machines.
     nodes: u32,
     /// The start of the tokens of this provider's submissions.
@@ -102,6 +105,7 @@ impl BatchProvider {
             monitor: JobMonitor::new(owner, system, commands, ledger),
             prologue: section.prologue.iter().flat_map(|lines| lines.0.clone()).collect(),
             size,
+            given: Rc::default(),
             nodes: cluster.nodes,
             incarnation: unique(),
             submissions: Rc::default(),
@@ -127,6 +131,19 @@ impl BatchProvider {
         system.submission(&submission)?;
         system.list()?;
         system.list_machines().map(drop)
+    }
+
+    /// The queue that takes the jobs of this cluster, which names none: the batch system's default,
+    /// if the template shows it.
+    ///
+    /// # Errors
+    /// The batch system does not answer.
+    pub async fn default_queue(&self) -> Result<Option<String>, ProviderError> {
+        let line = self.monitor.system.list_machines();
+        let line = line.map_err(|reason| invalid("list_machines", &reason))?;
+        let Some(line) = line else { return Ok(None) };
+        let text = self.monitor.commands.run(&line).await?;
+        Ok(self.monitor.system.default_queue(&text).map(str::to_owned))
     }
 
     async fn submit(&self, request: &NodeRequest) -> Result<Box<dyn Stub>, ProviderError> {
@@ -167,7 +184,13 @@ impl BatchProvider {
         // A submission that fails, or that its caller abandons, may be executed all the same.
         monitor.submission_started(token.clone());
         let mut uncertain = PendingSubmission { monitor, files: Some(files.clone()) };
-        let output = monitor.commands.run(&line).await?;
+        let output = match monitor.commands.run(&line).await {
+            Ok(output) => output,
+            Err(error) => {
+                drop(uncertain); // the next list shows whether it was executed all the same
+                return Err(self.refusal(error).await);
+            }
+        };
         let id = monitor.system.submitted(&output);
         let id = id.map_err(|misread| unintelligible(&line, misread))?;
         uncertain.files = None;
@@ -175,6 +198,16 @@ impl BatchProvider {
         monitor.ledger.borrow_mut().submission_succeeded(&token);
         let stub = BatchStub::new(Rc::clone(monitor), id, changes, files, log);
         Ok(Box::new(stub.with_begin(begin)))
+    }
+
+    /// The error of a failed submission: a refusal, if the batch system answers otherwise.
+    async fn refusal(&self, error: ProviderError) -> ProviderError {
+        match error {
+            ProviderError::Failed { command, how, said } if self.monitor.query().await.is_ok() => {
+                ProviderError::Refused { command, how, said }
+            }
+            error => error,
+        }
     }
 
     /// A job of the last list. If it is not in it, queries again.
@@ -245,8 +278,10 @@ impl BatchProvider {
         let machines = monitor.system.machines(&text);
         let machines = machines.map_err(|misread| unintelligible(&line, misread))?;
         let ledger = monitor.ledger.borrow();
-        let held = jobs.iter().filter(|job| ledger.tracks(&job.id));
-        Ok(Some(capacity(&machines, held, self.size)))
+        let held = || jobs.iter().filter(|job| ledger.tracks(&job.id));
+        self.given.set(processors_given(held()).or(self.given.get()));
+        let processors = self.size.processors.max(self.given.get().unwrap_or(0));
+        Ok(Some(capacity(&machines, held(), StubSize { processors, ..self.size })))
     }
 }
 

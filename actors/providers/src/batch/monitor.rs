@@ -222,9 +222,10 @@ impl JobMonitor {
     pub async fn query(&self) -> Result<Vec<QueuedStub>, ProviderError> {
         let query = self.ledger.borrow_mut().begin_query();
         let listed = self.list().await;
-        let jobs = listed.inspect_err(|_| {
+        let mut jobs = listed.inspect_err(|_| {
             self.ledger.borrow_mut().query_failed(Instant::now());
         })?;
+        self.add_time_left(&mut jobs);
         let exits = self.exits(&jobs);
         let changes = self.ledger.borrow_mut().record(query, &jobs, &exits, Instant::now());
         self.last.borrow_mut().clone_from(&jobs);
@@ -258,6 +259,17 @@ impl JobMonitor {
             other => other?,
         };
         self.system.jobs(&text, &self.owner).map_err(|misread| unintelligible(&line, misread))
+    }
+
+    /// Adds the remaining times of jobs of which the list has none, by the ages of their scripts.
+    /// A later head has not seen the start of a job that it takes over.
+    fn add_time_left(&self, jobs: &mut [QueuedStub]) {
+        let Some(time) = self.ledger.borrow().time_limit() else { return };
+        let stubs = self.stubs.borrow();
+        for job in jobs.iter_mut().filter(|job| job.left.is_none() && job.state.occupies()) {
+            let age = stubs.get(&job.id).and_then(|stub| stub.files.age());
+            job.left = age.map(|age| time.saturating_sub(age));
+        }
     }
 
     /// The exit statuses of scripts whose jobs are over or missing.

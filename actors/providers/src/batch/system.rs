@@ -24,6 +24,9 @@ use super::identity::{StubComment, StubName, StubOwner, slug};
 const IDS_MAX: usize = 500;
 /// The longest identifier of a job, in bytes.
 const ID_MAX: usize = 200;
+/// The batch system's own signal comes this part of a warning before the time limit. It is for nodes
+/// without a head, and must not precede the warnings of a head, which are staggered.
+const SIGNAL_PART: u32 = 4;
 /// The longest line that an error shows, in characters.
 const SHOWN_MAX: usize = 300;
 
@@ -267,7 +270,9 @@ impl BatchSystem {
         set("account", section.account.clone());
         set("memory_mib", memory_mib(section).map(|mib| mib.to_string()));
         // Slurm takes at most this many seconds.
-        set("leave_ahead", Some(leave_ahead.as_secs().clamp(1, 65_535).to_string()));
+        let seconds = |time: Duration| Some(time.as_secs().clamp(1, 65_535).to_string());
+        set("leave_ahead", seconds(leave_ahead));
+        set("signal_ahead", seconds(leave_ahead / SIGNAL_PART));
         if let Some(time) = section.time {
             let seconds = time.get().as_millis().div_ceil(1000);
             set("seconds", Some(seconds.to_string()));
@@ -533,6 +538,16 @@ impl BatchSystem {
         Ok(machines.into_values().collect())
     }
 
+    /// The name of the default queue in the output of the list of machines, if the template shows
+    /// it.
+    pub fn default_queue<'t>(&self, text: &'t str) -> Option<&'t str> {
+        let pattern = self.patterns.default_queue.as_ref()?;
+        let pieces = pieces(text, self.patterns.machine_row.as_ref());
+        let rows = pieces.into_iter().filter(|piece| piece.is_row);
+        let name = rows.into_iter().find_map(|row| pattern.captures(row.text)?.get(1));
+        name.map(|name| name.as_str().trim()).filter(|name| !name.is_empty())
+    }
+
     fn machine(&self, row: &str) -> Result<BatchMachine, Misread> {
         let patterns = &self.patterns;
         let text = |key: &str, pattern: &Option<Regex>| {
@@ -779,7 +794,7 @@ mod tests {
         let line = submission(&system, 4, "/d/log").unwrap();
         let expected = format!(
             "sbatch --parsable --no-requeue --export=ALL --nodes=1 --ntasks=1 --cpus-per-task=4 \
-             --job-name={} --comment=springtide-1 --signal=B:USR1@60 --open-mode=append \
+             --job-name={} --comment=springtide-1 --signal=B:USR1@15 --open-mode=append \
              --clusters=das --partition=batch --account=p1 --qos=low --time=2 --mem-per-cpu=1024M \
              --gres=gpu:2 '--constraint=a&b' --reservation=r1 --output=/d/log --error=/d/log \
              --exclusive --nice=5",
@@ -964,6 +979,15 @@ mod tests {
         for text in ["", "a b", "-f", "a\n"] {
             assert_eq!(BatchJobId::new(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn the_default_queue_is_read() {
+        let slurm = preset("slurm");
+        let rows = "n1|0/8/0/8|idle|up|long|1\nn1|0/8/0/8|idle|up|batch*|1\n";
+        assert_eq!(slurm.default_queue(rows), Some("batch"));
+        assert_eq!(slurm.default_queue("n1|0/8/0/8|idle|up|long|1\n"), None);
+        assert_eq!(preset("gridengine").default_queue(rows), None);
     }
 
     #[test]

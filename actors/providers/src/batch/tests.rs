@@ -235,7 +235,7 @@ async fn a_stub_is_submitted_becomes_active_and_ends() {
     for part in [
         "--parsable --no-requeue --export=ALL --nodes=1 --ntasks=1 --cpus-per-task=2",
         "--job-name=springtide.home.31152f8dd9.vu.vu-1.",
-        "--signal=B:USR1@20 ",
+        "--signal=B:USR1@5 ",
         "--partition=batch --time=2 --mem=1024M",
     ] {
         assert!(call.contains(part), "{call}");
@@ -475,6 +475,39 @@ async fn processors_of_others_are_reported() {
     let error = system.provider.poll().await.unwrap_err();
     assert!(error.to_string().contains("n1|lots|idle"), "{error}");
     stub.leave();
+}
+
+/// A batch system that gives whole hosts shows that only while a stub has one.
+#[actix_rt::test]
+async fn given_processors_are_remembered() {
+    let system = ScriptedSystem::new();
+    let machines = "n1|0/8/0/8|idle|up|batch*|8000\n";
+    fs::write(system.path("machines"), machines).unwrap();
+    let poll = async || system.provider.poll().await.unwrap();
+    assert_eq!(poll().await, Some(Capacity { size: 4, others: 0 }));
+    let mut stub = system.hold("vu-1").await;
+    system.all_are("R");
+    active(&mut stub).await;
+    let queue = fs::read_to_string(system.path("queue")).unwrap();
+    fs::write(system.path("queue"), queue.replace("|UNLIMITED|1|", "|UNLIMITED|8|")).unwrap();
+    fs::write(system.path("machines"), machines.replace("0/8/0/8", "8/0/0/8")).unwrap();
+    assert_eq!(poll().await.map(|found| found.size), Some(1));
+    system.all_are("CD");
+    fs::write(system.path("machines"), machines).unwrap();
+    assert_eq!(poll().await, Some(Capacity { size: 1, others: 0 }));
+    drop(stub);
+}
+
+/// A failed submission is a refusal if the batch system answers otherwise.
+#[actix_rt::test]
+async fn a_refusal_is_no_failure_of_the_batch_system() {
+    let system = ScriptedSystem::new();
+    system.mode("sbatch", "fail");
+    let error = system.provider.hold(&system.request("vu-1")).await.err().expect("no stub");
+    assert!(matches!(error, ProviderError::Refused { .. }), "{error}");
+    system.mode("squeue", "fail");
+    let error = system.provider.hold(&system.request("vu-2")).await.err().expect("no stub");
+    assert!(matches!(error, ProviderError::Failed { .. }), "{error}");
 }
 
 #[actix_rt::test]

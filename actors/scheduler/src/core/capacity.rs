@@ -31,42 +31,53 @@ pub(super) struct CapacityLimit {
 /// What refusals have shown of a cluster.
 #[derive(Debug, Default)]
 pub(super) struct CapacityLesson {
+    /// Number of processors that were granted in the attempts before the present one.
     granted: u32,
+    /// Number of attempts in a row with this number.
     refusals: u32,
-    last_refusal: Option<Instant>,
+    /// The present attempt: the time of its last refusal, and the least number that was granted.
+    attempt: Option<(Instant, u32)>,
     valid: Duration,
     limit: Option<CapacityLimit>,
 }
 
 impl CapacityLesson {
     /// Records a refusal of another processor, while `granted` are held. Returns a new limit.
+    ///
+    /// Of several processors that are requested together, some may be refused. The last refusal of
+    /// an attempt shows how many were granted.
     pub(super) fn refuse(
         &mut self,
         granted: u32,
         reason: &str,
         now: Instant,
     ) -> Option<&CapacityLimit> {
-        let same_attempt =
-            self.last_refusal.is_some_and(|at| now.saturating_duration_since(at) < ATTEMPT);
-        if self.granted != granted {
-            *self = Self { granted, ..Self::default() };
-        }
-        self.last_refusal = Some(now);
-        if same_attempt && self.refusals > 0 || self.limit.is_some() {
+        if let Some((last, least)) = &mut self.attempt
+            && now.saturating_duration_since(*last) < ATTEMPT
+        {
+            (*last, *least) = (now, granted.min(*least));
+            if let Some(limit) = &mut self.limit {
+                limit.granted = limit.granted.min(granted);
+            }
             return None;
         }
-        self.refusals += 1;
-        if self.refusals < REFUSALS_MAX {
+        if let Some((_, least)) = self.attempt.replace((now, granted)) {
+            let same = least == self.granted;
+            self.refusals = if same { self.refusals + 1 } else { 1 };
+            self.granted = least;
+        }
+        if self.limit.is_some() || self.refusals + 1 < REFUSALS_MAX {
             return None;
         }
         self.valid = (self.valid * 2).clamp(VALID_MIN, VALID_MAX);
-        let until = now + self.valid;
+        let (until, granted) = (now + self.valid, granted.min(self.granted));
         Some(self.limit.insert(CapacityLimit { granted, until, reason: reason.to_owned() }))
     }
 
-    /// Records that a processor was granted. More than the limit end it.
+    /// Records that a processor was granted. More than was granted before end the limit.
     pub(super) fn grant(&mut self, granted: u32) {
-        if granted > self.granted {
+        let before = self.attempt.map_or(0, |(_, least)| least).max(self.granted);
+        if granted > before {
             *self = Self::default();
         }
     }
@@ -75,7 +86,7 @@ impl CapacityLesson {
     pub(super) fn expire(&mut self, now: Instant) -> bool {
         let ended = self.limit.take_if(|limit| limit.until <= now).is_some();
         if ended {
-            self.refusals = REFUSALS_MAX - 1;
+            (self.refusals, self.attempt) = (REFUSALS_MAX - 1, None);
         }
         ended
     }
@@ -120,5 +131,22 @@ mod tests {
         assert!(lesson.limit().is_some());
         lesson.grant(4);
         assert_eq!(lesson.limit(), None);
+    }
+
+    /// Of nine processors that are requested together, three are refused: six can be had, although
+    /// the first refusal comes while eight are held or requested.
+    #[test]
+    fn the_last_refusal_of_an_attempt_counts() {
+        let (mut lesson, mut now) = (CapacityLesson::default(), Instant::now());
+        for attempt in 0..3 {
+            for held in [8, 7, 6] {
+                let limit = lesson.refuse(held, "QOS", now).map(|limit| limit.granted);
+                assert_eq!(limit, (attempt == 2 && held == 8).then_some(6));
+            }
+            // The granted ones start, before the others end them.
+            lesson.grant(6);
+            now += 2 * ATTEMPT;
+        }
+        assert_eq!(lesson.limit().map(|limit| limit.granted), Some(6));
     }
 }

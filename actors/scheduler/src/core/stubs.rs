@@ -19,7 +19,7 @@ use super::managed::{KnownCapacity, LedgerEntry, NodeUse};
 use super::pool::PoolNodeState;
 use crate::manager::{Kind, ManagerEvent};
 use crate::policy::malleability::placeable;
-use crate::scheduler::{SiteRegistration, StubLoss};
+use crate::scheduler::{SiteRegistration, StubLoss, StubLossKind};
 
 /// A cluster with processors on demand.
 #[derive(Debug)]
@@ -112,8 +112,9 @@ impl SchedulerCore {
             Ok((size, others)) => {
                 let polled = KnownCapacity { size, others, whole: size };
                 let before = on_demand.polled.replace(polled);
-                if before.is_some_and(|before| before != polled) {
-                    // Other users or administrators may have ended the cause of refusals.
+                if before.is_some_and(|before| before.size != polled.size) {
+                    // An administrator may have ended the cause of refusals. Other users come and
+                    // go all the time, and then no lesson would last.
                     on_demand.lesson.forget();
                 }
                 let first = before.is_none();
@@ -195,10 +196,40 @@ impl SchedulerCore {
         out: &mut Vec<SchedulerAction>,
     ) {
         let granted = self.granted_processors(cluster);
+        self.more_refused(cluster, granted, reason, now, out);
+    }
+
+    /// Records that a cluster's batch system refused the job of a stub. Those that it accepted
+    /// count, although their nodes have not come yet.
+    fn job_refused(
+        &mut self,
+        refused: &NodeId,
+        cluster: &ClusterId,
+        reason: &str,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
+        let here = self.sites.get(cluster).into_iter().flat_map(|site| &site.nodes);
+        let others = here.filter(|id| *id != refused);
+        let known = others.filter_map(|id| Some((id, self.nodes.get(id)?)));
+        let held = known.filter(|(_, node)| node.state != PoolNodeState::Off);
+        let held = held.map(|(id, node)| self.booked_size(id, node)).sum();
+        self.more_refused(cluster, held, reason, now, out);
+    }
+
+    fn more_refused(
+        &mut self,
+        cluster: &ClusterId,
+        granted: u32,
+        reason: &str,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         let site = self.sites.get_mut(cluster);
         let Some(on_demand) = site.and_then(|site| site.on_demand.as_mut()) else { return };
         let Some(limit) = on_demand.lesson.refuse(granted, reason, now) else { return };
         let wait = limit.until.saturating_duration_since(now).as_secs();
+        let granted = limit.granted;
         let why = format!(
             "{cluster} grants {granted} processors and refused more three times ({reason}); it is \
              asked for more again after {wait} s"
@@ -491,17 +522,28 @@ impl SchedulerCore {
         out: &mut Vec<SchedulerAction>,
     ) {
         let Some(node) = self.nodes.get_mut(&gone.node) else { return };
+        let (cluster, came) = (node.cluster.clone(), node.registration.is_some());
         if node.state == PoolNodeState::Closing {
             node.turn_off(None);
+            if gone.kind == StubLossKind::Refused {
+                self.job_refused(&gone.node, &cluster, &gone.reason, now, out);
+            }
             return;
         }
-        if node.state == PoolNodeState::Starting && node.registration.is_none() {
-            let cluster = node.cluster.clone();
-            if !self.host_failed(&gone.node, &gone.reason, now) {
-                self.capacity_refused(&cluster, &gone.reason, now, out);
+        if node.state == PoolNodeState::Starting && !came {
+            match gone.kind {
+                StubLossKind::Ended if self.host_failed(&gone.node, &gone.reason, now) => {}
+                StubLossKind::Ended => self.capacity_refused(&cluster, &gone.reason, now, out),
+                StubLossKind::Refused => {
+                    self.job_refused(&gone.node, &cluster, &gone.reason, now, out);
+                }
+                StubLossKind::Unreachable | StubLossKind::OutOfMemory => {}
             }
         }
-        let exceeded = gone.memory.then(|| self.memory_exceeded(&gone.node, now, out)).flatten();
+        let exceeded = match gone.kind {
+            StubLossKind::OutOfMemory => self.memory_exceeded(&gone.node, now, out),
+            _ => None,
+        };
         // For a stub without a node, this is the only report.
         let exceeded = exceeded.map_or_else(String::new, |what| format!("{what}; "));
         let reason = format!("{exceeded}its stub has ended: {}", gone.reason);

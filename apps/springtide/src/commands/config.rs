@@ -12,7 +12,8 @@ use springtide_runtime::config::{
 };
 
 use crate::operations::grid_files::{ad_hoc, program_name};
-use crate::operations::netconf;
+use crate::operations::process::on_runtime;
+use crate::operations::{aliases, netconf};
 use crate::options::GridShape;
 
 /// The subcommands of `config`.
@@ -91,8 +92,10 @@ pub fn execute(command: &ConfigCommand) -> Result<(), Failed> {
             Ok(())
         }
         ConfigCommand::Check { file, node: false } => {
-            let config = load::<GridConfig>(&Sources::of_process(Some(file)))?.value;
-            netconf::check_adaptation(&config, &netconf::job_params(&config))?;
+            let loaded = load::<GridConfig>(&Sources::of_process(Some(file)))?;
+            let config = &loaded.value;
+            netconf::check_adaptation(config, &netconf::job_params(config))?;
+            on_runtime(aliases::check(&loaded))?;
             eprintln!("{}: no mistakes", file.display());
             print_links(&config.link, &config.net);
             Ok(())

@@ -4,6 +4,7 @@
 //! command line.
 
 pub mod agree;
+pub mod aliases;
 pub mod attach;
 pub mod desk;
 #[cfg(target_os = "linux")]

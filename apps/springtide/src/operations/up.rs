@@ -16,6 +16,7 @@ use springtide_runtime::config::{ClusterSection, GridConfig, Loaded, SitePlace, 
 use springtide_runtime::net::tls::calendar;
 use tokio::time::interval;
 
+use crate::operations::aliases;
 use crate::operations::desk::{ArchiveSettings, Retention};
 use crate::operations::grid::{self, HeadCertificate};
 use crate::operations::grid_files;
@@ -42,6 +43,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 pub async fn up(file: &Path, version: &'static str, global: &GlobalArgs) -> Result<(), Failed> {
     let config = load::<GridConfig>(&Sources::of_process(Some(file)))?;
     netconf::check_adaptation(&config.value, &netconf::job_params(&config.value))?;
+    aliases::check(&config).await?;
     stay(file, &config, version, global, &|| Ok(())).await
 }
 

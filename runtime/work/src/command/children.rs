@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::child::{ChildEvent, ChildProcess, EventQueue};
-use super::environment::{NodeProcesses, ProcessLayout, variables};
+use super::environment::{NodeProcesses, ProcessLayout, is_withheld, variables};
 use super::message::{AgentReport, ProcessEnd};
 use super::spec::CommandSpec;
 use crate::id::NodeId;
@@ -252,9 +252,8 @@ fn command(
     };
     command.args(&spec.arguments);
     command.current_dir(spec.directory.as_deref().unwrap_or(&room.path));
-    // Variables of the node's own process could contain secrets, such as tokens.
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("SPRINGTIDE_") {
+        if is_withheld(&name.to_string_lossy()) {
             command.env_remove(name);
         }
     }

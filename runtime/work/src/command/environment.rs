@@ -97,6 +97,32 @@ impl ProcessLayout {
     }
 }
 
+/// Beginnings of variables by which batch systems describe an allocation to programs in it.
+const ALLOCATION: [&str; 7] = ["SLURM_", "PBS_", "LSB_", "FLUX_", "PMI_", "PMIX_", "PE_HOSTFILE"];
+/// Variables with such a beginning that say where a batch system is.
+const ALLOCATION_EXCEPT: [&str; 10] = [
+    "SLURM_CONF",
+    "SLURM_CONF_SERVER",
+    "SLURM_JWT",
+    "SLURM_SACK_KEY",
+    "PBS_CONF_FILE",
+    "PBS_DEFAULT",
+    "PBS_EXEC",
+    "PBS_HOME",
+    "PBS_SERVER",
+    "FLUX_URI",
+];
+
+/// Whether the processes do not inherit this variable of their node.
+///
+/// Variables of the node itself could contain secrets, such as tokens. A node may be a batch job of
+/// one task. A launcher of MPI programs that saw its allocation would refuse the other nodes.
+pub(super) fn is_withheld(name: &str) -> bool {
+    let begins = |beginning: &&str| name.starts_with(*beginning);
+    name.starts_with("SPRINGTIDE_")
+        || ALLOCATION.iter().any(begins) && !ALLOCATION_EXCEPT.contains(&name)
+}
+
 /// The variables of one process. Those of [`CommandSpec::environment`] come last, and win.
 pub(super) fn variables(
     spec: &CommandSpec,
@@ -209,5 +235,15 @@ mod tests {
         assert_eq!(value("SPRINGTIDE_ARRAY_INDEX"), "4");
         assert_eq!(value("SPRINGTIDE_NODE_LIST"), "a-0,a-1,a-2");
         assert_eq!(value("OMP_NUM_THREADS"), "9");
+    }
+
+    #[test]
+    fn the_allocation_of_the_node_is_withheld() {
+        for name in ["SPRINGTIDE_TOKEN", "SLURM_JOB_ID", "PBS_JOBID", "PE_HOSTFILE", "PMI_RANK"] {
+            assert!(is_withheld(name), "{name}");
+        }
+        for name in ["PATH", "SLURM_CONF", "PBS_SERVER", "CUDA_VISIBLE_DEVICES", "SGE_ROOT"] {
+            assert!(!is_withheld(name), "{name}");
+        }
     }
 }

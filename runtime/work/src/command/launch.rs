@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::environment::{NodeProcesses, ProcessLayout};
@@ -21,6 +22,48 @@ pub(super) const NODES_WAIT: Duration = Duration::from_secs(120);
 /// The time after the grace in which an agent must report the ends of its processes. Then its node
 /// counts as lost.
 const END_WAIT: Duration = Duration::from_secs(10);
+
+/// The number of attempts that ran as long as their nodes stay, after which the command fails.
+const FULL_STAYS_MAX: u32 = 5;
+/// Shorter attempts say nothing: nodes that started together leave shortly after one another.
+const FULL_STAY_MIN: Duration = Duration::from_secs(60);
+
+/// Attempts that ended because a node left.
+///
+/// A program that takes longer than its nodes stay would start again for ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct InterruptedAttempts {
+    /// The time of the longest one in milliseconds.
+    longest_ms: u64,
+    /// The number of those that ran for at least half of that time.
+    full_stays: u32,
+}
+
+impl InterruptedAttempts {
+    /// Adds an attempt of this time. Returns whether the program takes longer than nodes stay.
+    pub(super) fn add(&mut self, ran: Duration) -> bool {
+        if ran < FULL_STAY_MIN {
+            return false;
+        }
+        let ran_ms = u64::try_from(ran.as_millis()).unwrap_or(u64::MAX);
+        if ran_ms / 2 > self.longest_ms {
+            self.full_stays = 0; // the earlier ones were short
+        }
+        self.longest_ms = self.longest_ms.max(ran_ms);
+        self.full_stays += u32::from(ran_ms >= self.longest_ms / 2);
+        self.full_stays >= FULL_STAYS_MAX
+    }
+
+    /// The reason of a failure.
+    fn describe(self) -> String {
+        format!(
+            "the program ran {} times for up to {} s until a node left: it takes longer than nodes \
+             stay, such as the time limit of batch jobs",
+            self.full_stays,
+            self.longest_ms.div_ceil(1000)
+        )
+    }
+}
 
 /// Identifies a running agent: its process in the group, and that process's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,6 +138,7 @@ struct Attempt {
     ends: BTreeMap<u32, ProcessEnd>,
     /// Why it ends early, and when its agents must have reported that.
     ending: Option<(EndCause, Instant)>,
+    began: Instant,
 }
 
 /// The root's state of a command.
@@ -108,6 +152,7 @@ pub(super) struct LaunchTable {
     attempts: u32,
     /// The number of losses that count.
     losses: u32,
+    interrupted: InterruptedAttempts,
     current: Option<Attempt>,
     waits_since: Instant,
     wait_reported: bool,
@@ -117,7 +162,12 @@ pub(super) struct LaunchTable {
 impl LaunchTable {
     /// The state before the first attempt of this root. Earlier roots started `attempts`, of which
     /// the last one was lost.
-    pub(super) fn new(rules: LaunchRules, attempts: u32, losses: u32, now: Instant) -> Self {
+    pub(super) fn new(
+        rules: LaunchRules,
+        (attempts, losses): (u32, u32),
+        interrupted: InterruptedAttempts,
+        now: Instant,
+    ) -> Self {
         Self {
             rules,
             members: BTreeSet::new(),
@@ -125,6 +175,7 @@ impl LaunchTable {
             ready: BTreeMap::new(),
             attempts,
             losses,
+            interrupted,
             current: None,
             waits_since: now,
             wait_reported: false,
@@ -135,6 +186,21 @@ impl LaunchTable {
     /// The number of attempts that have started, and of losses that count.
     pub(super) fn counts(&self) -> (u32, u32) {
         (self.attempts, self.losses)
+    }
+
+    /// Records the attempt that ends because the root moves. Fails if the program takes longer than
+    /// nodes stay: with the reason.
+    pub(super) fn interrupt(&mut self, now: Instant) -> Result<InterruptedAttempts, String> {
+        let Some(attempt) = &self.current else { return Ok(self.interrupted) };
+        if self.interrupted.add(now.saturating_duration_since(attempt.began)) {
+            return Err(self.interrupted.describe());
+        }
+        Ok(self.interrupted)
+    }
+
+    /// The attempts that ended because a node left.
+    pub(super) fn interrupted(&self) -> InterruptedAttempts {
+        self.interrupted
     }
 
     /// Whether the next attempt waits for nodes.
@@ -245,7 +311,7 @@ impl LaunchTable {
         if !due && attempt.nodes.iter().any(runs) {
             return;
         }
-        let Some(Attempt { layout, ending, .. }) = self.current.take() else { return };
+        let Some(Attempt { layout, ending, began, .. }) = self.current.take() else { return };
         (self.waits_since, self.wait_reported) = (now, false);
         let attempt = self.attempts;
         match ending.map(|(cause, _)| cause) {
@@ -259,7 +325,12 @@ impl LaunchTable {
             }
             Some(EndCause::Node { reason, counts }) => {
                 self.losses += u32::from(counts);
-                if self.losses > self.rules.restarts {
+                let ran = now.saturating_duration_since(began);
+                if !counts && self.interrupted.add(ran) {
+                    self.is_over = true;
+                    let reason = format!("{reason}; {}", self.interrupted.describe());
+                    out.push(LaunchAction::Fail { exit: None, reason });
+                } else if self.losses > self.rules.restarts {
                     self.is_over = true;
                     let times = self.attempts;
                     let s = if times == 1 { "" } else { "s" };
@@ -334,8 +405,8 @@ impl LaunchTable {
         let nodes = peers.iter().filter_map(|peer| Some((peer.clone(), *self.agents.get(peer)?)));
         let nodes = nodes.collect();
         self.attempts += 1;
-        let attempt =
-            Attempt { layout: layout.clone(), nodes, ends: BTreeMap::new(), ending: None };
+        let (ends, ending) = (BTreeMap::new(), None);
+        let attempt = Attempt { layout: layout.clone(), nodes, ends, ending, began: now };
         self.current = Some(attempt);
         out.push(LaunchAction::Start { attempt: self.attempts, layout, peers });
     }

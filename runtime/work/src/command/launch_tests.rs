@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::launch::{AgentId, LaunchAction, LaunchEvent, LaunchRules, LaunchTable, NODES_WAIT};
+use super::launch::{
+    AgentId, InterruptedAttempts, LaunchAction, LaunchEvent, LaunchRules, LaunchTable, NODES_WAIT,
+};
 use super::message::ProcessEnd;
 use super::spec::ProcessUnit;
 use crate::id::{Incarnation, JobId, Peer};
@@ -33,7 +35,7 @@ impl LaunchTest {
         let processors_min = 2 * nodes_min;
         let rules = LaunchRules { job: JobId(1), unit, restarts, grace: GRACE, processors_min };
         let now = Instant::now();
-        let table = LaunchTable::new(rules, 0, 0, now);
+        let table = LaunchTable::new(rules, (0, 0), InterruptedAttempts::default(), now);
         Self { table, now, members: BTreeSet::new(), leaving: BTreeSet::new(), session: 1 }
     }
 
@@ -166,6 +168,42 @@ fn a_leaving_node_does_not_count_as_a_restart() {
     assert_eq!(failure(&test.ended(1, 1, 1, 0)), None);
     test.nodes(&[0, 1, 3]);
     assert_eq!(started(&test.ready(3)), Some((2, 3)));
+}
+
+/// A program that takes longer than its nodes stay fails with the reason.
+#[test]
+fn a_program_that_outlasts_its_nodes_fails_in_the_end() {
+    const STAY: Duration = Duration::from_secs(3600);
+    let mut record = InterruptedAttempts::default();
+    // Old nodes leave soon, and fresh ones stay.
+    for seconds in [600, 70, 70, 70, 70, 70, 20, 20] {
+        assert!(!record.add(Duration::from_secs(seconds)));
+    }
+    for _ in 1..5 {
+        assert!(!record.add(STAY));
+        assert!(!record.add(Duration::from_secs(70)));
+    }
+    assert!(record.add(STAY));
+
+    let mut test = LaunchTest::started(0);
+    let mut replaced = 2;
+    let reason = loop {
+        test.pass(STAY);
+        test.leaving = [peer(replaced)].into();
+        let attempt = replaced - 1;
+        test.nodes(&[0, 1]);
+        test.ended(0, attempt, 0, 0);
+        let actions = test.ended(1, attempt, 1, 0);
+        if let Some((exit, reason)) = failure(&actions) {
+            assert_eq!(exit, None);
+            break reason.to_owned();
+        }
+        replaced += 1;
+        test.nodes(&[0, 1, replaced]);
+        assert_eq!(started(&test.ready(replaced)), Some((replaced - 1, 3)));
+    };
+    assert_eq!(replaced, 6);
+    assert!(reason.contains("ran 5 times for up to 3600 s"), "{reason}");
 }
 
 #[test]

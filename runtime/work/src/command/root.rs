@@ -13,7 +13,9 @@ use super::agent::{CommandAgent, host_name};
 use super::child::PIECE_MAX;
 use super::children::ChildSet;
 use super::environment::ProcessLayout;
-use super::launch::{AgentId, LaunchAction, LaunchEvent, LaunchRules, LaunchTable};
+use super::launch::{
+    AgentId, InterruptedAttempts, LaunchAction, LaunchEvent, LaunchRules, LaunchTable,
+};
 use super::message::{AgentAnswer, AgentReport, LaunchOrder};
 use super::spec::CommandSpec;
 use crate::id::Peer;
@@ -39,6 +41,9 @@ struct SavedAttempts {
     losses: u32,
     /// Whether the root moves as ordered, and is not lost.
     moves: bool,
+    /// The attempts that ended because a node left.
+    #[serde(default)]
+    interrupted: InterruptedAttempts,
 }
 
 /// Runs a command to its end, in a job's [`run`](crate::work::Job::run).
@@ -89,7 +94,7 @@ fn start(spec: &CommandSpec, saved: SavedAttempts, cx: &Context) -> Result<Outco
         spec,
         at: ProcessHandle { cx, post, group, process: 0 },
         pool: ProcessPool::new(),
-        table: LaunchTable::new(rules, saved.attempts, losses, now),
+        table: LaunchTable::new(rules, (saved.attempts, losses), saved.interrupted, now),
         children: ChildSet::new(spec, cx),
         agents: BTreeMap::new(),
         early: BTreeMap::new(),
@@ -222,7 +227,8 @@ impl CommandRoot<'_> {
     ) -> Result<(), Stop> {
         // A later root must not start the program once too often.
         let (attempts, losses) = self.table.counts();
-        let saved = SavedAttempts { attempts, losses, moves: false };
+        let interrupted = self.table.interrupted();
+        let saved = SavedAttempts { attempts, losses, moves: false, interrupted };
         self.at.cx.checkpoint_beside_processes(&saved)?;
         let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         let nodes = count(layout.nodes.len(), "node");
@@ -398,8 +404,15 @@ impl CommandRoot<'_> {
         let rest = self.children.end_blocking();
         self.relay_output(rest);
         self.pool.collect_all(&self.at);
+        let interrupted = self.table.interrupt(Instant::now());
+        let interrupted = interrupted.map_err(|reason| {
+            Stop::fail(format_args!(
+                "{}: the node of the job's root leaves; {reason}",
+                self.spec.program
+            ))
+        })?;
         let (attempts, losses) = self.table.counts();
-        let saved = SavedAttempts { attempts, losses, moves: true };
+        let saved = SavedAttempts { attempts, losses, moves: true, interrupted };
         self.at.cx.checkpoint_beside_processes(&saved)?;
         Err(Stop::fail("the job's root did not move, and its program has ended"))
     }

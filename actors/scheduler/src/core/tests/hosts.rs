@@ -6,7 +6,7 @@ use super::managed::needs;
 use super::*;
 use crate::manager::Kind;
 use crate::policy::malleability::{HostCapacity, HostShare, NodeNeeds};
-use crate::scheduler::StubLoss;
+use crate::scheduler::{StubLoss, StubLossKind};
 
 const MIB: u64 = 1 << 20;
 
@@ -62,9 +62,9 @@ impl CoreTestGrid {
         }))
     }
 
-    fn ends(&mut self, node: &str, memory: bool) -> Vec<String> {
+    fn ends(&mut self, node: &str, kind: StubLossKind) -> Vec<String> {
         let reason = "exit status: 7".to_owned();
-        self.put(SchedulerEvent::StubGone(StubLoss { node: node.into(), reason, memory }))
+        self.put(SchedulerEvent::StubGone(StubLoss { node: node.into(), reason, kind }))
     }
 
     fn booked(&self) -> u32 {
@@ -141,7 +141,7 @@ fn a_node_that_exceeds_its_memory_is_followed_by_a_larger_one() {
         assert_eq!(grid.share("vu-01").memory, memory * MIB, "life {life}");
         grid.comes("vu-01", life);
         grid.accept(1, &["vu-01"]);
-        let out = grid.ends("vu-01", true);
+        let out = grid.ends("vu-01", StubLossKind::OutOfMemory);
         assert!(out.iter().any(|line| line.contains("epoch after")), "life {life}: {out:?}");
         let epoch = Epoch(life as u32 + 1);
         let out = grid.put(SchedulerEvent::EpochIssued { job: JobId(1), epoch });
@@ -159,14 +159,14 @@ fn a_host_on_which_no_node_starts_is_left_out_for_a_time() {
     let mut grid = CoreTestGrid::on_hosts(&[2, 2]);
     assert_eq!(grid.submit(needs(Kind::Rigid, 2, 2)), ["hold vu [vu-01]"]);
     let first = grid.share("vu-01").host;
-    let mut out = grid.ends("vu-01", false);
+    let mut out = grid.ends("vu-01", StubLossKind::Ended);
     out.extend(grid.after(ManagerSettings::default().scan_interval));
     assert_eq!(out, ["hold vu [vu-01]"]);
     assert_ne!(grid.share("vu-01").host, first, "the other host");
     // Both are needed now.
     assert_eq!(grid.submit(needs(Kind::Rigid, 2, 2)), ["hold vu [vu-02]"]);
     assert_eq!(grid.share("vu-02").host, first, "it is tried again after two seconds");
-    grid.ends("vu-02", false);
+    grid.ends("vu-02", StubLossKind::Ended);
     grid.after(Duration::from_millis(10));
     let why = grid.reason_to_wait(2);
     assert!(why.contains(&format!("host {first} of vu is left out")), "{why}");

@@ -8,7 +8,7 @@ use super::*;
 use crate::manager::{JobRequirements, Kind};
 use crate::policy::malleability::{PlacedPart, PlacementPlan};
 use crate::scheduler::{
-    NodeFreed, NodeWork, ReleaseReason, Resize, ResizeJob, SiteReport, StubLoss,
+    NodeFreed, NodeWork, ReleaseReason, Resize, ResizeJob, SiteReport, StubLoss, StubLossKind,
 };
 
 /// A restarted scheduler with the same sites and recovered jobs. Cluster vu has four nodes on
@@ -188,7 +188,7 @@ fn late_nodes_are_lost_to_their_job() {
     restarted.grid.put(SchedulerEvent::StubGone(StubLoss {
         node: "vu-2".into(),
         reason: "it is gone".into(),
-        memory: false,
+        kind: StubLossKind::Ended,
     }));
 }
 
@@ -325,7 +325,7 @@ fn job_that_loses_all_nodes_restarts_twice_and_then_fails() {
             let out = restarted.grid.put(SchedulerEvent::StubGone(StubLoss {
                 node,
                 reason,
-                memory: false,
+                kind: StubLossKind::Ended,
             }));
             if round == 3 {
                 assert!(out[0].starts_with("ended job-1: node vu-1 was lost"), "{out:?}");

@@ -9,7 +9,9 @@ use super::managed::needs;
 use super::*;
 use crate::manager::{Approach, Kind};
 use crate::policy::malleability::{HostCapacity, HostShare};
-use crate::scheduler::{Drain, JobState, NodeFreed, NodeWork, ReleaseReason, SiteReport, StubLoss};
+use crate::scheduler::{
+    Drain, JobState, NodeFreed, NodeWork, ReleaseReason, SiteReport, StubLoss, StubLossKind,
+};
 
 const KEEP: Duration = Duration::from_secs(5);
 
@@ -40,7 +42,7 @@ impl CoreTestGrid {
         self.put(SchedulerEvent::StubGone(StubLoss {
             node: node.into(),
             reason: "it was cancelled".into(),
-            memory: false,
+            kind: StubLossKind::Ended,
         }))
     }
 }
@@ -586,7 +588,7 @@ impl StubBatch {
             self.put(SchedulerEvent::StubGone(StubLoss {
                 node: node.clone(),
                 reason,
-                memory: false,
+                kind: StubLossKind::Ended,
             }));
         }
     }
@@ -978,7 +980,11 @@ fn refused_processors_are_not_promised_again_for_a_time() {
         let out = grid.register("vu-1", 1, OURS);
         assert_eq!(out, [""; 0]);
         let reason = "QOSMaxSubmitJobPerUserLimit".to_owned();
-        grid.put(SchedulerEvent::StubGone(StubLoss { node: "vu-2".into(), reason, memory: false }));
+        grid.put(SchedulerEvent::StubGone(StubLoss {
+            node: "vu-2".into(),
+            reason,
+            kind: StubLossKind::Refused,
+        }));
         grid.after(ManagerSettings::default().scan_interval);
     }
     let view = grid.core.managing.view(JobId(1)).expect("it waits");
@@ -994,4 +1000,49 @@ fn refused_processors_are_not_promised_again_for_a_time() {
     // After its time, the cluster is asked for more.
     let out = grid.after(Duration::from_secs(700));
     assert!(out.iter().any(|line| line.starts_with("hold vu")), "{out:?}");
+}
+
+/// A user may have six batch jobs, and nine are requested: three are refused before any node has
+/// come. The six can be had all the same.
+#[test]
+fn processors_that_were_accepted_and_have_not_come_count_as_granted() {
+    let mut grid = CoreTestGrid::on_demand(10, ManagerSettings::default());
+    grid.polled(10, 0);
+    let mut held = grid.submit(needs(Kind::Rigid, 9, 9));
+    for _ in 0..3 {
+        assert_eq!(held.len(), 1, "{held:?}");
+        let nodes: Vec<NodeId> = (1..=10).map(|n| format!("vu-{n}").into()).collect();
+        let starting = |id: &&NodeId| grid.state(id.as_str()) == NodeState::Starting;
+        let nodes: Vec<NodeId> = nodes.iter().filter(starting).cloned().collect();
+        assert_eq!(nodes.len(), 9);
+        for (i, node) in nodes.iter().rev().enumerate() {
+            // The others end by order, because the start has failed.
+            let kind = if i < 3 { StubLossKind::Refused } else { StubLossKind::Ended };
+            let (node, reason) = (node.clone(), "QOSMaxSubmitJobPerUserLimit".to_owned());
+            grid.put(SchedulerEvent::StubGone(StubLoss { node, reason, kind }));
+        }
+        held = grid.after(ManagerSettings::default().scan_interval);
+    }
+    let view = grid.core.managing.view(JobId(1)).expect("it waits");
+    assert!(view.reason.contains("vu grants 6 processors and refused more"), "{}", view.reason);
+    let held = grid.submit(needs(Kind::Rigid, 6, 6));
+    assert!(held.iter().any(|line| line.starts_with("hold vu")), "{held:?}");
+}
+
+/// A batch system that does not answer teaches nothing about its capacity.
+#[test]
+fn an_unreachable_batch_system_sets_no_limit() {
+    let mut grid = CoreTestGrid::on_demand(4, ManagerSettings::default());
+    grid.polled(4, 0);
+    grid.submit(needs(Kind::Rigid, 2, 2));
+    for _ in 0..4 {
+        for node in ["vu-1", "vu-2"] {
+            let (node, reason) = (node.into(), "unable to contact the controller".to_owned());
+            let kind = StubLossKind::Unreachable;
+            grid.put(SchedulerEvent::StubGone(StubLoss { node, reason, kind }));
+        }
+        grid.after(ManagerSettings::default().scan_interval);
+    }
+    let view = grid.core.managing.view(JobId(1)).expect("it waits");
+    assert!(!view.reason.contains("grants"), "{}", view.reason);
 }

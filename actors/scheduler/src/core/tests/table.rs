@@ -15,8 +15,8 @@ use crate::manager::Kind as JobKind;
 use crate::policy::SchedulerRequest;
 use crate::scheduler::{
     Drain, JobAudit, JobEfficiency, MemberSilent, NodeFreed, ReleaseReason, RequestNodes, Resize,
-    ResizeJob, RootAdvanced, SiteReport, SpeedsMeasured, StubDelay, StubLoss, Subscribe,
-    WithdrawNodes,
+    ResizeJob, RootAdvanced, SiteReport, SpeedsMeasured, StubDelay, StubLoss, StubLossKind,
+    Subscribe, WithdrawNodes,
 };
 use springtide_base::event_kinds;
 use springtide_base::state_table::{EventEffect, check};
@@ -280,7 +280,9 @@ fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> Sched
             SchedulerEvent::SitePolled(SiteReport { cluster: "vu".into(), found: Ok((2, 1)) })
         }
         Kind::StubWaits => SchedulerEvent::StubWaits(StubDelay { node, reason }),
-        Kind::StubGone => SchedulerEvent::StubGone(StubLoss { node, reason, memory: false }),
+        Kind::StubGone => {
+            SchedulerEvent::StubGone(StubLoss { node, reason, kind: StubLossKind::Ended })
+        }
         Kind::Recovered => {
             let (need, begun) = (needs(JobKind::Rigid, 1, 1).need, begun("ams", 1));
             let submit = Box::new(Submit { need, ..submit(None, OURS, None) });
