@@ -92,6 +92,7 @@ impl Manager {
             let failed = job.need.after.iter().any(fails);
             job.need.after.retain(|one| one.job != ended);
             self.queue.update(id, WaitingNeed::of(&job.need));
+            job.vain_from = self.vain_scans;
             if failed && job.stage == AllocationStage::Waiting {
                 self.forget(id);
                 let reason = format!("{ended} must succeed first, and has not");

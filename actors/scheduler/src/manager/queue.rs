@@ -380,7 +380,10 @@ impl Manager {
     /// The number of scans that found no place for a job.
     pub(super) fn tries(&self, job: &JobAccount) -> u32 {
         match job.stage {
-            AllocationStage::Waiting => job.tries + self.vain_scans.saturating_sub(job.vain_from),
+            // Scans do not try a job that waits for others.
+            AllocationStage::Waiting if job.need.after.is_empty() => {
+                job.tries + self.vain_scans.saturating_sub(job.vain_from)
+            }
             _ => job.tries,
         }
     }
