@@ -410,7 +410,7 @@ impl Manager {
     /// Prepares a reservation; see [`ReservationLedger::prepare`].
     pub fn prepare(&mut self, ask: &ReservationRequest) -> Result<Reservation, ReservationRefusal> {
         let ground = self.ground();
-        self.settled = None;
+        self.settled.0 = None;
         let one = self.calendar.ledger.prepare(ask, &ground, self.now)?.clone();
         self.calendar.rebuild();
         Ok(one)
@@ -446,7 +446,7 @@ impl Manager {
         token: Option<u64>,
         out: &mut Vec<ManagerAction>,
     ) -> Result<Reservation, ReservationRefusal> {
-        self.settled = None;
+        self.settled.0 = None;
         // `Action::Unreserved` deletes the reservation from disk.
         let one = self.calendar.ledger.release(id, token, &mut Vec::new())?;
         self.finish_reservation(&one, "it was released", out);
@@ -455,7 +455,7 @@ impl Manager {
 
     /// Restores the reservations of an earlier scheduler. `last` is the greatest number on disk.
     pub fn recover_reservations(&mut self, found: Vec<Reservation>, last: ReservationId) {
-        self.settled = None;
+        self.settled.0 = None;
         self.calendar.ledger.recover(found, last, self.now);
         self.calendar.rebuild();
     }

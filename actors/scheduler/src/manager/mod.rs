@@ -49,7 +49,7 @@ use self::accounts::{AllocationStage, ClusterAccount, ClusterUsage, JobAccount};
 use self::backfill::PlannedStart;
 use self::calendar::ReservationCalendar;
 use self::queue::HeadReservation;
-use self::settled::Settled;
+use self::settled::SettledClusters;
 use self::waiting::{WaitingNeed, WaitingQueue};
 use crate::audit::Auditor;
 use crate::policy::malleability::{
@@ -224,7 +224,7 @@ pub struct Manager {
     dirty: bool,
     last_scan: queue::LastScan,
     /// The polls that would change nothing.
-    settled: Option<Settled>,
+    settled: SettledClusters,
     /// Starts that the last scan predicted.
     planned_starts: BTreeMap<JobId, PlannedStart>,
     memory: ManagerMemory,
@@ -279,7 +279,7 @@ impl Manager {
             next_scan: None,
             dirty: false,
             last_scan: queue::LastScan::default(),
-            settled: None,
+            settled: SettledClusters::default(),
             planned_starts: BTreeMap::new(),
             memory: ManagerMemory::default(),
             vain_scans: 0,
@@ -441,7 +441,7 @@ impl Manager {
 
     /// Time at which [`ManagerEvent::Tick`] is due, if no other event comes first.
     pub fn due(&self) -> Option<Instant> {
-        if let Some(settled) = &self.settled {
+        if let Some(settled) = &self.settled.0 {
             return settled.until;
         }
         self.due_of_jobs().into_iter().chain(self.next_scan).chain(self.calendar_due()).min()
@@ -532,7 +532,7 @@ impl Manager {
 
     /// Continues with what an earlier manager has learned.
     pub fn recover_memory(&mut self, memory: ManagerMemory) {
-        self.settled = None;
+        self.settled.0 = None;
         self.dirty = true;
         self.memory = memory;
     }

@@ -6,14 +6,24 @@
 //! repeat the last one. They are counted as tries when the next event arrives.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use springtide_base::id::ClusterId;
 use tokio::time::Instant;
 
 use super::{Manager, ManagerEvent};
 
-/// The settled clusters.
-#[derive(Debug)]
+/// The settled clusters, if there are any.
+#[derive(Default)]
+pub(super) struct SettledClusters(pub Option<Settled>);
+
+/// Prints nothing: the clusters only save work, and are no state of the manager.
+impl fmt::Debug for SettledClusters {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ok(())
+    }
+}
+
 pub(super) struct Settled {
     clusters: BTreeSet<ClusterId>,
     /// Time from which polls may have an effect, even without another event; absent: never.
@@ -24,7 +34,7 @@ impl Manager {
     /// Whether polls of all clusters have no effect if they repeat the last figures, until another
     /// event or [`due`](Self::due).
     pub fn is_settled(&self) -> bool {
-        self.settled.as_ref().is_some_and(|settled| settled.clusters.len() == self.clusters.len())
+        self.settled.0.as_ref().is_some_and(|settled| settled.clusters.len() == self.clusters.len())
     }
 
     /// Whether an event repeats what the manager knows of a cluster.
@@ -43,7 +53,7 @@ impl Manager {
 
     /// Whether an event has no effect at this time.
     pub(super) fn changes_nothing(&self, event: &ManagerEvent, now: Instant) -> bool {
-        let Some(settled) = &self.settled else { return false };
+        let Some(settled) = &self.settled.0 else { return false };
         if settled.until.is_some_and(|until| until <= now) {
             return false;
         }
@@ -63,10 +73,11 @@ impl Manager {
     /// Ends the settled time before an event that may have an effect. After a poll, the caller
     /// decides ([`settle`](Self::settle)).
     pub(super) fn unsettle(&mut self, event: &ManagerEvent, now: Instant) {
-        let Some(settled) = self.settled.take() else { return };
+        let Some(settled) = self.settled.0.take() else { return };
         self.count_repeated_scans(settled.until.map_or(now, |until| until.min(now)));
         if matches!(event, ManagerEvent::Polled { .. }) {
-            self.settled = Some(settled).filter(|settled| settled.until.is_none_or(|at| at > now));
+            self.settled.0 =
+                Some(settled).filter(|settled| settled.until.is_none_or(|at| at > now));
         }
     }
 
@@ -89,15 +100,16 @@ impl Manager {
             || self.is_start_due()
             || self.active_jobs().any(|(_, job)| job.want.is_some());
         if may_differ || self.examines_all() {
-            self.settled = None;
+            self.settled.0 = None;
             return;
         }
         let planned = self.planned_starts.values().map(|start| start.at).min();
         let planned = planned.and_then(|at| self.instant_of(at));
         let until = self.due_of_jobs().into_iter().chain(planned).chain(self.calendar_due()).min();
-        let mut clusters = self.settled.take().map(|settled| settled.clusters).unwrap_or_default();
+        let mut clusters =
+            self.settled.0.take().map(|settled| settled.clusters).unwrap_or_default();
         clusters.insert(cluster);
-        self.settled = Some(Settled { clusters, until });
+        self.settled.0 = Some(Settled { clusters, until });
     }
 
     /// Whether the manager takes no short cut, for comparison.
