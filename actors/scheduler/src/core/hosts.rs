@@ -19,6 +19,7 @@ use crate::manager::ManagerEvent;
 use crate::policy::malleability::{
     FreeHost, HostCapacity, HostShare, NodeNeeds, allocate, placeable,
 };
+use crate::scheduler::HostStatus;
 
 /// First and longest time for which a host on which a node did not start is left out.
 const LEFT_OUT_MIN: Duration = Duration::from_secs(2);
@@ -46,6 +47,22 @@ pub(super) struct HostNodes {
 }
 
 impl SchedulerCore {
+    /// Status of each host of a cluster.
+    pub(super) fn host_statuses(&self, cluster: &ClusterId) -> Vec<HostStatus> {
+        let Some(site) = self.sites.get(cluster) else { return Vec::new() };
+        let status = |host: &HostCapacity| {
+            let here = self.shares(cluster).filter(|(_, _, share)| share.host == host.host);
+            let used = here.filter(|(_, node, _)| !node.is_free());
+            HostStatus {
+                host: host.host.clone(),
+                processors: host.processors,
+                used: used.map(|(id, node, _)| self.booked_size(id, node)).sum(),
+                left_out: site.host_failures.get(&host.host).map(|failed| failed.reason.clone()),
+            }
+        };
+        site.hosts.iter().map(status).collect()
+    }
+
     /// Whether a cluster's nodes are as large as jobs need.
     pub(super) fn has_hosts(&self, cluster: &ClusterId) -> bool {
         self.sites.get(cluster).is_some_and(|site| !site.hosts.is_empty())

@@ -449,8 +449,8 @@ impl SchedulerCore {
         let mut sites: BTreeMap<ClusterId, SiteStatus> = BTreeMap::new();
         for (cluster, site) in &self.sites {
             let (on_demand, failing) = (site.on_demand.is_some(), self.failing(cluster));
-            let (joins, nodes) = (site.joins, Vec::new());
-            sites.insert(cluster.clone(), SiteStatus { on_demand, joins, failing, nodes });
+            let (joins, nodes, hosts) = (site.joins, Vec::new(), self.host_statuses(cluster));
+            sites.insert(cluster.clone(), SiteStatus { on_demand, joins, failing, nodes, hosts });
         }
         for (cluster, node) in self.node_statuses() {
             sites.entry(cluster.clone()).or_default().nodes.push(node);

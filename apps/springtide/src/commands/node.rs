@@ -179,12 +179,11 @@ fn run(
 }
 
 async fn list(file: &Path, json: bool) -> Result<(), Failed> {
-    let rows = nodes::list(file).await?;
+    let nodes = nodes::list(file).await?;
     if json {
-        let nodes: Vec<Value> = rows.iter().map(|row| row.object()).collect();
-        return print(&format!("{}\n", json!({ "schema": SCHEMA, "nodes": nodes })));
+        return print(&format!("{}\n", nodes.object()));
     }
-    print(&table(&rows))
+    print(&nodes.text())
 }
 
 async fn status(node: &str, file: &Path, json: bool) -> Result<(), Failed> {
