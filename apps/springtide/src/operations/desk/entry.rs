@@ -114,6 +114,10 @@ impl JobUsage {
         self.starts += 1;
         self.started_unix_s.get_or_insert(now_unix_s);
         self.processors.get_or_insert(processors);
+        if self.sizes.is_empty() {
+            let at_unix_ms = now_unix_s.saturating_mul(1000);
+            self.sizes.push(JobSize { at_unix_ms, nodes: processors });
+        }
     }
 
     /// Records the sizes that events of the job report.
