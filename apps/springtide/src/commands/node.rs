@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Subcommand, ValueHint};
-use serde_json::{Value, json};
+use serde_json::json;
 use springtide_cli::exit::Failed;
 use springtide_cli::format::SCHEMA;
 use springtide_cli::options::time;
@@ -18,7 +18,7 @@ use crate::operations::node_state::{Health, health};
 use crate::operations::process::{log_to_stderr, on_arbiter, on_runtime, start_log};
 use crate::operations::{node, nodes};
 use crate::options::GlobalArgs;
-use crate::output::nodes::{drained_object, drained_text, lines, table};
+use crate::output::nodes::{drained_object, drained_text, lines};
 use crate::program::Program;
 
 /// The subcommands of `node`.
