@@ -74,12 +74,15 @@ pub struct OnDemand {
     pub keep: Duration,
     /// Hosts whose shares nodes are given; empty: nodes have a fixed size.
     pub hosts: Vec<HostCapacity>,
+    /// Whether nodes are bound to the processors of their shares. Not where several hosts are parts
+    /// of one machine.
+    pub binds: bool,
 }
 
 impl Default for OnDemand {
     fn default() -> Self {
         let (poll, keep) = (Duration::from_secs(2), Duration::from_secs(2));
-        Self { poll, keep, hosts: Vec::new() }
+        Self { poll, keep, hosts: Vec::new(), binds: false }
     }
 }
 
@@ -142,13 +145,13 @@ struct NodeLifecycle {
 
 impl NodeLifecycle {
     /// Makes the next process of the node use this share of a host.
-    fn take_share(&mut self, share: HostShare) {
+    fn take_share(&mut self, share: HostShare, binds: bool) {
         let request = &mut self.request;
         request.threads = u32::try_from(share.processors.len()).unwrap_or(u32::MAX);
         request.host = Some(share.host.clone());
         let names: BTreeSet<&str> = SHARE_VARIABLES.into_iter().collect();
         request.env.retain(|(name, _)| !names.contains(name.as_str()));
-        request.env.extend(share_variables(&share));
+        request.env.extend(share_variables(&share, binds));
         self.share = Some(share);
     }
 }
@@ -164,15 +167,15 @@ const SHARE_VARIABLES: [&str; 6] = [
 ];
 
 /// The variables of a share. Devices that are called `gpu` are also named as their libraries expect.
-fn share_variables(share: &HostShare) -> Vec<(String, String)> {
+fn share_variables(share: &HostShare, binds: bool) -> Vec<(String, String)> {
     let list = |positions: &BTreeSet<u32>| {
         positions.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
     };
     let [threads, processors, memory, devices, cuda, rocr] = SHARE_VARIABLES;
-    let mut all = vec![
-        (threads.to_owned(), share.processors.len().to_string()),
-        (processors.to_owned(), list(&share.processors)),
-    ];
+    let mut all = vec![(threads.to_owned(), share.processors.len().to_string())];
+    if binds {
+        all.push((processors.to_owned(), list(&share.processors)));
+    }
     if share.memory > 0 {
         all.push((memory.to_owned(), format!("{}B", share.memory)));
     }
@@ -352,13 +355,19 @@ impl Site {
     }
 
     /// Handles the end of a node's process by itself.
-    fn exited(&mut self, ctx: &mut Context<Self>, node: &NodeId, mut reason: String) {
+    fn exited(
+        &mut self,
+        ctx: &mut Context<Self>,
+        node: &NodeId,
+        mut reason: String,
+        kind: StubLossKind,
+    ) {
         let on_demand = self.provider.on_demand();
         let Some(slot) = self.slots.get_mut(node) else { return };
         (slot.keeper, slot.unreached) = (None, 0);
         let never = slot.registered.take().is_none();
         if on_demand {
-            return self.report(StubLoss { node: node.clone(), reason, kind: StubLossKind::Ended });
+            return self.report(StubLoss { node: node.clone(), reason, kind });
         }
         if never {
             reason = format!("it did not register: {reason}");
@@ -799,7 +808,7 @@ impl Handler<StartStubs> for Site {
                 continue; // the stub exists or is under way
             }
             if let Some(share) = shares.remove(&node) {
-                slot.take_share(share);
+                slot.take_share(share, self.on_demand.binds);
             }
             slot.request.program = message.program.clone().unwrap_or_else(|| slot.program.clone());
             self.start(ctx, &node, None);

@@ -6,7 +6,10 @@
 //! ```text
 //! DIR/scheduler.records/    the records, and the submissions of jobs that have not ended
 //! DIR/scheduler.lease       the lease that permits writing
+//! DIR/scheduler.history     lines of jobs' histories, for explanations
 //! ```
+
+mod history;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,7 +26,10 @@ use springtide_runtime::records::{
 };
 
 use crate::lease::{Lease, LeaseError};
-use springtide_scheduler::core::{RecoveredJob, StartRecord};
+use springtide_scheduler::core::{HistoryLine, RecoveredJob, StartRecord};
+use springtide_scheduler::manager::ManagerMemory;
+
+use self::history::HistoryFile;
 
 /// Schema of [`StoreRecord`] records.
 pub const SCHEMA: RecordSchema = RecordSchema { name: "scheduler", version: 1 };
@@ -103,6 +109,11 @@ pub enum StoreRecord {
         /// Number of the reservation.
         id: ReservationId,
     },
+    /// The manager has learned this.
+    Learned {
+        /// The whole memory.
+        memory: Box<ManagerMemory>,
+    },
 }
 
 impl StoreRecord {
@@ -113,7 +124,10 @@ impl StoreRecord {
             | Self::Begun { job, .. }
             | Self::Limit { job, .. }
             | Self::Over { job } => Some(*job),
-            Self::Drained { .. } | Self::Reserved { .. } | Self::Unreserved { .. } => None,
+            Self::Drained { .. }
+            | Self::Reserved { .. }
+            | Self::Unreserved { .. }
+            | Self::Learned { .. } => None,
         }
     }
 
@@ -181,6 +195,8 @@ pub struct Store {
     state: StoreState,
     /// Jobs with an unreadable submission, and the reasons.
     lost: BTreeMap<JobId, String>,
+    /// Histories of jobs; none for a store in memory.
+    history: Option<HistoryFile>,
 }
 
 /// State that results from the records.
@@ -199,6 +215,8 @@ struct StoreState {
     reserved: BTreeMap<ReservationId, Reservation>,
     /// Number of the last reservation.
     last_reservation: ReservationId,
+    /// What the manager has learned.
+    memory: Option<Box<ManagerMemory>>,
 }
 
 /// State of a job that has not ended.
@@ -276,6 +294,7 @@ impl StoreState {
                 self.last_reservation = self.last_reservation.max(*id);
                 self.reserved.remove(id);
             }
+            StoreRecord::Learned { memory } => self.memory = Some(memory.clone()),
         }
     }
 
@@ -298,6 +317,8 @@ impl StoreState {
         let mut entries: Vec<StoreRecord> = self.drained.iter().map(out_of_service).collect();
         let kept = |one: &Reservation| StoreRecord::Reserved { reservation: Box::new(one.clone()) };
         entries.extend(self.reserved.values().map(kept));
+        let learned = |memory| StoreRecord::Learned { memory };
+        entries.extend(self.memory.clone().map(learned));
         let last = self.last_reservation;
         if last.0 > 0 && !self.reserved.contains_key(&last) {
             entries.push(StoreRecord::Unreserved { id: last });
@@ -331,6 +352,9 @@ impl StoreState {
         }
         if again.open != self.open {
             return Err("its records have other jobs".to_owned());
+        }
+        if again.memory != self.memory {
+            return Err("its records have another memory of the manager".to_owned());
         }
         if again.drained != self.drained || again.reserved != self.reserved {
             return Err("its records have other drained nodes or reservations".to_owned());
@@ -377,7 +401,8 @@ impl Store {
             return Err(StoreError::Former { path: former });
         }
         let lease = Lease::take(&dir.join("scheduler.lease"))?;
-        Self::open_on(Arc::new(Disk), dir, Some(lease))
+        let store = Self::open_on(Arc::new(Disk), dir, Some(lease))?;
+        Ok(Self { history: Some(HistoryFile::new(dir.join("scheduler.history"))), ..store })
     }
 
     fn open_on(
@@ -395,7 +420,7 @@ impl Store {
         };
         log.retain_blobs(wanted)?;
         let (kept, lost) = (Some(LogAndLease { log, lease }), BTreeMap::new());
-        Ok(Self { kept, state, lost })
+        Ok(Self { kept, state, lost, history: None })
     }
 
     /// Issues numbers above `last` only. The store may be older than the jobs that are left.
@@ -406,7 +431,8 @@ impl Store {
 
     /// A store in memory, for grids of tests and simulations that end with their process.
     pub fn in_memory() -> Self {
-        Self { kept: None, state: StoreState::default(), lost: BTreeMap::new() }
+        let (state, lost) = Default::default();
+        Self { kept: None, state, lost, history: None }
     }
 
     /// Checks that this is still the only scheduler of the grid.
@@ -575,6 +601,34 @@ impl Store {
         } else {
             Ok(())
         }
+    }
+
+    /// Records what the manager has learned, if that has changed.
+    ///
+    /// # Errors
+    /// [`StoreError`]; then it is not recorded.
+    pub fn record_memory(&mut self, memory: &ManagerMemory) -> Result<(), StoreError> {
+        if self.memory().is_some_and(|known| known == memory) {
+            return Ok(());
+        }
+        self.append(StoreRecord::Learned { memory: Box::new(memory.clone()) })
+    }
+
+    /// What the manager of an earlier scheduler had learned.
+    pub fn memory(&self) -> Option<&ManagerMemory> {
+        self.state.memory.as_deref()
+    }
+
+    /// Stores lines of jobs' histories. A crash of the machine may lose the last ones.
+    pub fn add_history(&mut self, lines: &[HistoryLine]) {
+        if let Some(history) = &mut self.history {
+            history.add(lines);
+        }
+    }
+
+    /// The stored lines of jobs' histories, oldest first.
+    pub fn history(&self) -> Vec<HistoryLine> {
+        self.history.as_ref().map(HistoryFile::read).unwrap_or_default()
     }
 
     /// Number of the last recorded reservation.

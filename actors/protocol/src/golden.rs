@@ -164,7 +164,7 @@ fn messages_of_scheduler_and_site() {
     });
     message(&GrowthRefused { job: JobId(3), reason: "nobody can shrink".into(), number: 6 });
     message(&SiteReport { cluster: "ams".into(), found: Ok((85, 12)) });
-    let (node, reason) = (NodeId::from("ams-1"), "it was cancelled".to_owned());
+    let (node, reason) = ("ams-1".into(), "it was cancelled".to_owned());
     message(&StubLoss { node, reason, kind: StubLossKind::Ended });
     message(&StubDelay { node: "ams-1".into(), reason: "Priority".into() });
     let (program, reason) = (Some(PathBuf::from("/bin/own")), "job-3 needs them".to_owned());

@@ -45,6 +45,8 @@ pub use springtide_scheduler::{core, manager};
 const ASSIGNMENTS_MAX: usize = 64;
 /// Interval of the check whether another scheduler has taken over.
 const LEASE_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval at which what the manager has learned is stored, if it has changed.
+const MEMORY_INTERVAL: Duration = Duration::from_secs(30);
 /// Time limit for notifying a client of a failure, after which the nodes are freed.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -320,8 +322,17 @@ impl Scheduler {
         // leave its grid without a scheduler.
         let handled = catch_unwind(AssertUnwindSafe(|| self.core.handle(event, now)));
         let actions = handled.unwrap_or_else(|panic| abort_after_panic(&*panic));
+        self.store.add_history(&self.core.take_history());
         self.set_timer(ctx);
         self.execute(ctx, actions.into());
+    }
+
+    /// Stores what the manager has learned, so that the next scheduler continues with it.
+    fn store_memory(&mut self) {
+        if !self.superseded {
+            let written = self.store.record_memory(self.core.memory());
+            self.check_write(written);
+        }
     }
 
     fn set_timer(&mut self, ctx: &mut Context<Self>) {
@@ -363,6 +374,11 @@ crate::judged!(Scheduler);
 impl Actor for Scheduler {
     type Context = Context<Self>;
 
+    fn stopping(&mut self, _: &mut Self::Context) -> Running {
+        self.store_memory();
+        Running::Stop
+    }
+
     fn started(&mut self, ctx: &mut Self::Context) {
         let clusters = std::mem::take(&mut self.expected);
         let nodes = self.store.drained_nodes().clone();
@@ -371,12 +387,18 @@ impl Actor for Scheduler {
         let reservations = self.store.reservations().values().cloned().collect();
         let last = self.store.last_reservation();
         self.feed(ctx, SchedulerEvent::Reserved(reservations, last));
+        if let Some(memory) = self.store.memory().cloned() {
+            self.feed(ctx, SchedulerEvent::Learned(Box::new(memory)));
+        }
+        let former_history = self.store.history();
         for found in std::mem::take(&mut self.recovered) {
             let (job, client) = (found.job, found.submit.client.node.clone());
             tracing::info!("{job} ({}) belongs to an earlier scheduler", found.submit.name);
             self.feed_without_waiter(ctx, job, client, SchedulerEvent::Recovered(Box::new(found)));
         }
+        self.feed(ctx, SchedulerEvent::FormerHistory(former_history));
         ctx.run_interval(LEASE_INTERVAL, |act, _| act.check_lease());
+        ctx.run_interval(MEMORY_INTERVAL, |act, _| act.store_memory());
         ctx.run_interval(CLIENT_PATIENCE.every, |act, ctx| act.check_clients(ctx));
         let (links, me) = (Arc::clone(&self.links), ctx.address().downgrade());
         ctx.spawn(

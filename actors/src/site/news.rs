@@ -5,11 +5,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_protocol::scheduler::{Drain, StubDelay};
+use springtide_protocol::scheduler::{Drain, StubDelay, StubLossKind};
 use springtide_runtime::id::NodeId;
 
 use super::keeper::StubExit;
 use super::{ASK_WITHIN, NodeLifecycle, Site};
+
+/// Status of a node that ended because it exceeded its memory.
+const MEMORY_STATUS: &str = "exit status: 7";
 
 /// A node has lost its processor.
 #[derive(Message)]
@@ -68,10 +71,16 @@ impl Handler<Exited> for Site {
         }
         match &message.end {
             StubExit::Never(error) => self.never(ctx, &message.node, error),
-            StubExit::Itself(ended) => self.exited(ctx, &message.node, ended.describe()),
+            StubExit::Itself(ended) => {
+                let kind = match ended.status == MEMORY_STATUS {
+                    true => StubLossKind::OutOfMemory,
+                    false => StubLossKind::Ended,
+                };
+                self.exited(ctx, &message.node, ended.describe(), kind);
+            }
             StubExit::NotRecruited(error) => {
                 let reason = format!("the replacement program did not start: {error}");
-                self.exited(ctx, &message.node, reason);
+                self.exited(ctx, &message.node, reason, StubLossKind::Ended);
             }
             StubExit::Ordered => {}
         }

@@ -423,7 +423,11 @@ impl Worker {
                 checkpoint_rate: spec.params.checkpoint_rate,
                 files: self.config.files.clone(),
                 array: spec.params.array,
-                nodes_min: if spec.params.managed { spec.params.min_or_one().get() } else { 1 },
+                processors_min: if spec.params.managed {
+                    spec.params.min_or_one().get()
+                } else {
+                    1
+                },
                 ..PoolConfig::default()
             },
             share: ShareConfig { seed, ..ShareConfig::default() },

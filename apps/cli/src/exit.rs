@@ -38,6 +38,8 @@ pub enum Exit {
     Auth,
     /// The remote process runs another version: 6.
     Version,
+    /// The process and its children exceeded their memory: 7.
+    Memory,
     /// Ctrl-C ended the process: 130.
     Interrupted,
     /// SIGTERM ended the process: 143.
@@ -57,6 +59,7 @@ impl Exit {
             Self::Timeout => 4,
             Self::Auth => 5,
             Self::Version => 6,
+            Self::Memory => 7,
             Self::Interrupted => 130,
             Self::Terminated => 143,
             Self::Program(code) => code,
@@ -72,6 +75,7 @@ impl Exit {
             Self::Timeout,
             Self::Auth,
             Self::Version,
+            Self::Memory,
             Self::Interrupted,
             Self::Terminated,
         ];
@@ -95,6 +99,7 @@ Exit codes:
   4    took longer than --timeout
   5    a certificate is missing, foreign, expired, or of a role that may not do this
   6    the other side runs another version
+  7    a node and its programs used more memory than the node's share
   130  ended by Ctrl-C (143: by SIGTERM); everything it started has ended too
   134  ended itself (SIGABRT), because of a defect of the program that its last lines describe
   N    the exit code of the program that a job of the kind `command` ran";

@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
-use springtide_runtime::event::{Manifest, Record, RunDir, RunLog, SCHEMA, write_atomic};
+use springtide_runtime::event::{
+    Manifest, Record, RunDir, RunLog, SCHEMA, write_atomic, write_unsynced,
+};
 
 use crate::dates::stamp;
 use crate::exit::{Failed, cannot};
@@ -75,6 +77,15 @@ pub fn append(path: &Path, bytes: &[u8]) -> Result<(), Failed> {
 /// The operating system reports an error.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Failed> {
     write_atomic(path, bytes).map_err(|error| cannot("write", path, &error))
+}
+
+/// Writes a copy of what is stored elsewhere, completely or not at all. A crash of the machine may
+/// lose it.
+///
+/// # Errors
+/// The operating system reports an error.
+pub fn write_copy(path: &Path, bytes: &[u8]) -> Result<(), Failed> {
+    write_unsynced(path, bytes).map_err(|error| cannot("write", path, &error))
 }
 
 /// Failed writes: the first reason in full, and the number of others.
@@ -199,7 +210,10 @@ impl OutDir {
         config: &str,
         log_max: u64,
     ) -> Result<Self, Failed> {
-        let run = RunDir::create(dir)?;
+        Self::begin(RunDir::create(dir)?, manifest, config, log_max)
+    }
+
+    fn begin(run: RunDir, manifest: &Manifest, config: &str, log_max: u64) -> Result<Self, Failed> {
         // The log is a new file: of two runs that start here at once, one fails.
         let log = run.begin_log(manifest, log_max)?;
         run.write_manifest(manifest)?;
@@ -207,7 +221,8 @@ impl OutDir {
         Ok(Self::of(run, Some(log), None))
     }
 
-    /// Creates a run's directory without open files before the first write.
+    /// Creates a run's directory without open files before the first write, and without waits for
+    /// the disk: many jobs may start at once, and their results are stored elsewhere.
     ///
     /// # Errors
     /// As [`OutDir::create`].
@@ -217,7 +232,7 @@ impl OutDir {
         config: &str,
         log_max: u64,
     ) -> Result<Self, Failed> {
-        let out = Self::create(dir, manifest, config, log_max)?;
+        let out = Self::begin(RunDir::create(dir)?.unsynced(), manifest, config, log_max)?;
         Ok(Self { log: None, closed: Some(log_max), ..out })
     }
 

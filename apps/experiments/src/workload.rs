@@ -3,6 +3,7 @@
 //!
 //! Independent of the simulation itself.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
@@ -20,12 +21,17 @@ use springtide_simulator::figure::FigureError;
 use springtide_simulator::shipped;
 use springtide_simulator::workload::figures::{self, Figure, FigureRun};
 use springtide_simulator::workload::made::{MakeError, PreparedWorkload, make, make_of};
-use springtide_simulator::workload::stated::{PolicyRun, Statement, statements};
+use springtide_simulator::workload::stated::{
+    PaperClusters, PolicyRun, Statement, figure_six, statements,
+};
 use springtide_simulator::workload::swf::{self, Trace};
 use springtide_simulator::workload::{WorkloadOutcome, WorkloadSummary, simulate};
 
 /// The name that selects all of the paper's workloads.
 const PAPER: &str = "paper";
+
+/// End of the names of workloads on all five clusters with a cap each.
+const FIVE: &str = "-five";
 
 /// Maximum number of seeds of one command.
 const SEEDS_MAX: u64 = 10_000;
@@ -34,7 +40,7 @@ const SEEDS_MAX: u64 = 10_000;
 #[derive(Args, Clone, Debug)]
 pub struct WorkloadArgs {
     /// Workload file (TOML), trace (SWF, plain or gzip), built-in workload (wm, wmr, wm-dense,
-    /// wmr-dense), or `paper` for all built-in ones under all policies
+    /// wmr-dense, wm-five, wmr-five), or `paper` for all built-in ones under all policies
     #[arg(value_name = "WORKLOAD", value_hint = ValueHint::FilePath)]
     workload: PathBuf,
     /// Malleability policies: fpsma, egs, efficiency-aware; comma-separated ones are compared
@@ -169,7 +175,7 @@ pub fn workload(args: &WorkloadArgs) -> Result<(), Failed> {
     }
     let rows: Vec<&WorkloadRow> = groups.iter().flat_map(|(_, rows)| rows).collect();
     let paper = match args.workload.to_str() {
-        Some(PAPER) => statements(&rows.iter().map(|row| row.of()).collect::<Vec<_>>()),
+        Some(PAPER) => paper_statements(args, &rows)?,
         _ => Vec::new(),
     };
     let result = serde_json::json!({
@@ -187,12 +193,31 @@ pub fn workload(args: &WorkloadArgs) -> Result<(), Failed> {
     })
 }
 
+/// All statements of the paper. Those about precedence to waiting jobs are compared with both sets
+/// of clusters.
+fn paper_statements(args: &WorkloadArgs, rows: &[&WorkloadRow]) -> Result<Vec<Statement>, Failed> {
+    let is_five = |row: &&&WorkloadRow| row.workload.ends_with(FIVE);
+    let of = |five: bool| -> Vec<PolicyRun> {
+        rows.iter().filter(|row| is_five(row) == five).map(|row| row.of()).collect()
+    };
+    let config = shipped_config("wm-five", args)?;
+    let made = make(&config, Path::new(""), args.seed).map_err(Failed::usage)?;
+    let mut all: Vec<Statement> = figure_six(&made.workload).into_iter().collect();
+    all.extend(statements(&of(false), PaperClusters::Two));
+    all.extend(statements(&of(true), PaperClusters::Five));
+    Ok(all)
+}
+
 /// The paper's statements, each with the measured results.
 fn statements_text(paper: &[Statement]) -> String {
     let mut text = String::new();
-    for Statement { paper, ours, same, why } in paper {
+    for Statement { clusters, paper, ours, same, why } in paper {
         let verdict = if *same { "as in the paper" } else { "not as in the paper" };
-        text.push_str(&format!("\nthe paper: {paper}\n     ours: {ours}: {verdict}\n"));
+        let on = match clusters {
+            PaperClusters::Two => "",
+            PaperClusters::Five => " on five clusters",
+        };
+        text.push_str(&format!("\nthe paper: {paper}\n     ours{on}: {ours}: {verdict}\n"));
         if let Some(why) = why {
             text.push_str(&format!("      why: {why}\n"));
         }
@@ -212,7 +237,11 @@ fn paper(args: &WorkloadArgs) -> Result<SimulatedRows, Failed> {
     let given = &args.policy;
     let policies = if given.is_empty() { Malleability::ALL } else { given.as_slice() };
     let mut groups = Vec::new();
-    for (group, names) in [("pra-", ["wm", "wmr"]), ("pwa-", ["wm-dense", "wmr-dense"])] {
+    for (group, names) in [
+        ("pra-", ["wm", "wmr"]),
+        ("pwa-", ["wm-dense", "wmr-dense"]),
+        ("pwa-five-", ["wm-five", "wmr-five"]),
+    ] {
         let mut rows = Vec::new();
         for (at, name) in names.into_iter().enumerate() {
             let config = shipped_config(name, args)?;
@@ -296,6 +325,7 @@ fn one(args: &WorkloadArgs) -> Result<(SimulatedRows, Warnings), Failed> {
             None => make(config, Path::new(""), seed)?,
         };
         warnings = warnings_of(&made);
+        warnings.extend(trace.as_ref().and_then(|(_, trace)| partition_note(trace)));
         Ok(made)
     };
     let policy = [config.scheduling.policy];
@@ -330,6 +360,14 @@ fn warnings_of(made: &PreparedWorkload) -> Warnings {
         warnings.push(format!("jobs that need more than any cluster has, and fail: {jobs}"));
     }
     warnings
+}
+
+/// The partitions of a trace, which is simulated without them.
+fn partition_note(trace: &Trace) -> Option<String> {
+    let all: BTreeSet<i64> = trace.jobs.iter().filter_map(|job| job.partition).collect();
+    (all.len() > 1).then(|| {
+        format!("jobs of {} partitions (field 16) may use all clusters of the workload", all.len())
+    })
 }
 
 type MakeWorkload<'a> =
@@ -424,6 +462,7 @@ fn keep(
         let title = match *group {
             "pra-" => "precedence to running jobs",
             "pwa-" => "precedence to waiting jobs",
+            "pwa-five-" => "precedence to waiting jobs, five clusters",
             _ => "",
         };
         for figure in Figure::ALL {

@@ -33,6 +33,8 @@ pub const WORKLOADS: &[BuiltinFile] = &[
     BuiltinFile { name: "wmr", text: include_str!("../workloads/wmr.toml") },
     BuiltinFile { name: "wm-dense", text: include_str!("../workloads/wm-dense.toml") },
     BuiltinFile { name: "wmr-dense", text: include_str!("../workloads/wmr-dense.toml") },
+    BuiltinFile { name: "wm-five", text: include_str!("../workloads/wm-five.toml") },
+    BuiltinFile { name: "wmr-five", text: include_str!("../workloads/wmr-five.toml") },
 ];
 
 /// Finds a workload by its name.

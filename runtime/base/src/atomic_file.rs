@@ -14,6 +14,23 @@ use std::path::Path;
 /// The system's error: the old content remains, and the temporary file is removed. If only the sync
 /// of the directory fails, the new content remains but may not survive a crash.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace(path, bytes, File::sync_all).and_then(|()| sync_dir(path))
+}
+
+/// Writes a file, completely or not at all, without a wait for the disk. A crash of the machine may
+/// lose it, or leave it empty. For copies of what is stored elsewhere.
+///
+/// # Errors
+/// The system's error: the old content remains, and the temporary file is removed.
+pub fn write_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace(path, bytes, |_| Ok(()))
+}
+
+fn replace(
+    path: &Path,
+    bytes: &[u8],
+    sync: impl FnOnce(&File) -> io::Result<()>,
+) -> io::Result<()> {
     let Some(name) = path.file_name() else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"));
     };
@@ -22,12 +39,12 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
     temporary.push(format!(".{}.tmp", std::process::id()));
     let temporary = path.with_file_name(temporary);
     let written = File::create(&temporary)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| sync(&file)))
         .and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
     }
-    written.and_then(|()| sync_dir(path))
+    written
 }
 
 /// Syncs the parent directory of a path, which makes a rename durable.

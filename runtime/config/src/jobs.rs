@@ -54,6 +54,14 @@ section! {
         args: ArgumentList = Is("[]");
         /// Number of such jobs.
         count: BoundedInt<1, 10_000> = Is("1");
+        /// Name by which jobs further down in this file can wait for these.
+        name: Option<Name> = Absent("\"prepare\"");
+        /// Indices of a job array, one job each, as with `job submit --array`; default: no array.
+        array: Option<String> = Absent("\"0-99%10\"");
+        /// Jobs that must succeed before these start: names of this file, or numbers of jobs.
+        after: ArgumentList = Is("[]");
+        /// Jobs that must end before these start, whether or not they succeed.
+        after_any: ArgumentList = Is("[]");
         /// Whether its number of processors can change: "rigid", "moldable" or "malleable".
         kind: JobKind = Is("\"malleable\"");
         /// Choice of clusters; default: that of [scheduling] of the grid.

@@ -13,6 +13,7 @@ mod link_estimate;
 mod load;
 mod period;
 mod report;
+pub mod share;
 mod speed;
 
 use crate as meter;

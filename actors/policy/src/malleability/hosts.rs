@@ -5,6 +5,7 @@
 //! started.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -74,6 +75,19 @@ impl NodeNeeds {
     /// Least number of processors of a node.
     pub fn least(&self) -> u32 {
         self.processors.max(1)
+    }
+}
+
+impl fmt::Display for NodeNeeds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at least {} processors each", self.least())?;
+        if self.memory > 0 {
+            write!(f, ", {} MiB for each processor", self.memory >> 20)?;
+        }
+        for (name, count) in self.devices.iter().filter(|(_, count)| **count > 0) {
+            write!(f, ", {count} {name} each")?;
+        }
+        Ok(())
     }
 }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use springtide_base::id::ClusterId;
 pub use springtide_config::Placing as Placement;
 
+use super::hosts::NodeNeeds;
 use super::packing::{Packing, PackingProblem, PackingResult};
 
 /// Limit of the steps of a search for a placement: some milliseconds.
@@ -150,6 +151,15 @@ pub enum ExclusionReason {
         /// Number of processors needed.
         needed: u32,
     },
+    /// Its hosts never have enough processors for nodes with the job's needs.
+    NoNode {
+        /// Number of processors for such nodes.
+        size: u32,
+        /// Number of processors needed.
+        needed: u32,
+        /// Description of the needs.
+        needs: String,
+    },
     /// Too few of its processors work now.
     TooFewWork {
         /// Number of working processors.
@@ -178,6 +188,9 @@ impl fmt::Display for ExclusionReason {
         match self {
             Self::NotNamed => f.write_str("the job does not name it"),
             Self::Closed { reason } => write!(f, "closed: {reason}"),
+            Self::NoNode { size, needed, needs } => {
+                write!(f, "has {size} processors for nodes with {needs}, {needed} are needed")
+            }
             Self::TooSmall { size, needed } => {
                 write!(f, "has {size} processors, {needed} are needed")
             }
@@ -199,6 +212,18 @@ pub struct PlacementError {
     pub excluded: BTreeMap<ClusterId, ExclusionReason>,
     /// Whether no cluster could take it even if all were idle and open.
     pub never: bool,
+}
+
+impl PlacementError {
+    /// Names the needs of nodes where they are why a cluster is too small.
+    pub fn because_of(mut self, needs: &NodeNeeds) -> Self {
+        for reason in self.excluded.values_mut() {
+            if let ExclusionReason::TooSmall { size, needed } = *reason {
+                *reason = ExclusionReason::NoNode { size, needed, needs: needs.to_string() };
+            }
+        }
+        self
+    }
 }
 
 impl fmt::Display for PlacementError {

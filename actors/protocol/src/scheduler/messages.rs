@@ -380,8 +380,25 @@ pub struct SiteStatus {
     /// Reason why the site cannot be used now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing: Option<String>,
-    /// Nodes, ordered by name.
+    /// Nodes, ordered by name. With hosts, only those that have a share of one.
     pub nodes: Vec<NodeStatus>,
+    /// Hosts whose shares nodes are given; empty: nodes have a fixed size.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostStatus>,
+}
+
+/// Status of a host whose shares nodes are given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostStatus {
+    /// Name of the host.
+    pub host: String,
+    /// Number of its processors that nodes may use.
+    pub processors: u32,
+    /// Number of processors of nodes that are not idle.
+    pub used: u32,
+    /// Reason why no nodes are started on it now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<String>,
 }
 
 /// Status of a node.
@@ -553,6 +570,8 @@ pub enum StubLossKind {
     Refused,
     /// The batch system did not answer, which says nothing.
     Unreachable,
+    /// Its node exceeded its memory.
+    OutOfMemory,
 }
 
 impl StubLossKind {

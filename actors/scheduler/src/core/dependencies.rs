@@ -37,6 +37,7 @@ impl SchedulerCore {
                 continue;
             }
             reconcile_submission(&mut submit, &mut need);
+            self.managing.node_needs |= !need.node.is_met_by_all();
             self.introduce_files(&need, now, out);
             self.managing.jobs.insert(job, ManagedJob::waiting(epoch, submit));
             managed.push(JobSubmission { job, need: Box::new(need) });

@@ -72,6 +72,11 @@ impl DrainMark {
         }
     }
 
+    /// A mark of a node whose process has ended for a reason that is no fault of its job.
+    pub(super) fn excused(reason: String, incarnation: Incarnation, now: Instant) -> Self {
+        Self { until: Some(now), incarnation: Some(incarnation), ..Self::lasting(reason) }
+    }
+
     /// Whether the node's process ends at a known time, even if its job keeps the node.
     pub(super) fn is_revocation(&self) -> bool {
         self.incarnation.is_some() && self.until.is_some()

@@ -10,9 +10,10 @@ use springtide_metrics::{BenchmarkSpec, SpeedMeasurement};
 use springtide_net::net::Contact;
 
 use super::choose::SelectionInput;
+use super::history::HistoryLine;
 use crate::files::{FetchResult, FileEntry, FilesReport};
 use crate::job::{Assign, AssignError, JobError};
-use crate::manager::ReservationBill;
+use crate::manager::{ManagerMemory, ReservationBill};
 use crate::policy::NodeOffer;
 use crate::policy::malleability::{HostShare, PlacementPlan};
 use crate::policy::provisioning::Time;
@@ -91,6 +92,10 @@ pub enum SchedulerEvent {
     Recovered(Box<RecoveredJob>),
     /// The store has these reservations, and this greatest number of all reservations.
     Reserved(Vec<Reservation>, ReservationId),
+    /// The store has what the manager of an earlier scheduler had learned.
+    Learned(Box<ManagerMemory>),
+    /// The store has these lines of histories, oldest first. All recovered jobs are known.
+    FormerHistory(Vec<HistoryLine>),
     /// A node has registered.
     Registered(NodeRegistration),
     /// A link went down. For a node that joined by itself, no site reports the loss.

@@ -38,19 +38,54 @@ const FREE: &str = " are free";
 
 /// Lines of jobs, each with its time.
 #[derive(Debug, Default)]
-pub(super) struct Histories(BTreeMap<JobId, VecDeque<(Instant, String)>>);
+pub(super) struct Histories {
+    lines: BTreeMap<JobId, VecDeque<(LineTime, String)>>,
+    /// Time of the first line of this scheduler.
+    origin: Option<Instant>,
+    /// Lines that are not stored yet.
+    unstored: Vec<HistoryLine>,
+}
+
+/// Microseconds since the first line of this scheduler; negative for those of an earlier one.
+type LineTime = i64;
+
+/// A line of a job's history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryLine {
+    /// Job of the history.
+    pub job: JobId,
+    /// Time since the event.
+    pub age: Duration,
+    /// Description of the event.
+    pub line: String,
+}
+
+fn micros(time: Duration) -> LineTime {
+    LineTime::try_from(time.as_micros()).unwrap_or(LineTime::MAX)
+}
 
 impl Histories {
     fn add(&mut self, job: JobId, now: Instant, line: String) {
-        let lines = self.0.entry(job).or_default();
+        let at = self.line_time(now);
+        let age = Duration::ZERO;
+        self.unstored.push(HistoryLine { job, age, line: line.clone() });
+        self.insert(job, at, line);
+    }
+
+    fn line_time(&mut self, now: Instant) -> LineTime {
+        micros(now.saturating_duration_since(*self.origin.get_or_insert(now)))
+    }
+
+    fn insert(&mut self, job: JobId, at: LineTime, line: String) {
+        let lines = self.lines.entry(job).or_default();
         // The same offer with the same refusal is recorded once.
-        let at = |back: usize| Some(lines.get(lines.len().checked_sub(back)?)?.1.as_str());
-        if line == NONE && at(2) == Some(NONE) && at(1).is_some() && at(1) == at(3) {
+        let text = |back: usize| Some(lines.get(lines.len().checked_sub(back)?)?.1.as_str());
+        if line == NONE && text(2) == Some(NONE) && text(1).is_some() && text(1) == text(3) {
             lines.pop_back();
             return;
         }
-        if let Some((at, last)) = lines.back_mut()
-            && now.saturating_duration_since(*at) < MERGE_WINDOW
+        if let Some((last_at, last)) = lines.back_mut()
+            && at.saturating_sub(*last_at) < micros(MERGE_WINDOW)
             && let Some(both) = merge(last, &line)
         {
             *last = both;
@@ -59,15 +94,42 @@ impl Histories {
         if lines.len() == LINES_MAX {
             lines.pop_front();
         }
-        lines.push_back((now, line));
+        lines.push_back((at, line));
+    }
+
+    /// Puts the lines of an earlier scheduler, oldest first, before those of this one.
+    pub(super) fn restore(
+        &mut self,
+        former: Vec<HistoryLine>,
+        now: Instant,
+        known: impl Fn(JobId) -> bool,
+    ) {
+        let now_at = self.line_time(now);
+        let later = std::mem::take(&mut self.lines);
+        for HistoryLine { job, age, line } in former {
+            self.insert(job, now_at.saturating_sub(micros(age)), line);
+        }
+        let jobs: Vec<JobId> = self.lines.keys().copied().filter(|job| known(*job)).collect();
+        for job in jobs {
+            self.add(job, now, "the scheduler was restarted".to_owned());
+        }
+        for (job, lines) in later {
+            lines.into_iter().for_each(|(at, line)| self.insert(job, at, line));
+        }
+        self.trim(known);
+    }
+
+    /// Takes the lines that were added since the last call.
+    pub(super) fn take_unstored(&mut self) -> Vec<HistoryLine> {
+        std::mem::take(&mut self.unstored)
     }
 
     /// Drops the lines of unknown jobs, but for the last ones.
     pub(super) fn trim(&mut self, known: impl Fn(JobId) -> bool) {
         // Numbers grow: the smallest is the oldest.
-        let over: Vec<JobId> = self.0.keys().copied().filter(|job| !known(*job)).collect();
+        let over: Vec<JobId> = self.lines.keys().copied().filter(|job| !known(*job)).collect();
         for old in &over[..over.len().saturating_sub(JOBS_MAX)] {
-            self.0.remove(old);
+            self.lines.remove(old);
         }
     }
 
@@ -78,8 +140,10 @@ impl Histories {
 
     /// Returns a job's lines, oldest first, with their age in seconds.
     pub(super) fn of(&self, job: JobId, now: Instant) -> Vec<(f64, String)> {
-        let age = |at: Instant| now.saturating_duration_since(at).as_secs_f64();
-        let lines = self.0.get(&job).into_iter().flatten();
+        let since = |origin: Instant| micros(now.saturating_duration_since(origin));
+        let now_at = self.origin.map_or(0, since);
+        let age = |at: LineTime| now_at.saturating_sub(at).max(0) as f64 / 1e6;
+        let lines = self.lines.get(&job).into_iter().flatten();
         lines.map(|(at, line)| (age(*at), line.clone())).collect()
     }
 
@@ -132,6 +196,13 @@ impl Histories {
             ManagerEvent::SizeLimited { job, most: None } => {
                 (job, "its owner sets it no limit".to_owned())
             }
+            ManagerEvent::MemoryRaised { job, memory } => (
+                job,
+                format!(
+                    "a node exceeded its memory: the next ones get {} MiB for each processor",
+                    memory >> 20
+                ),
+            ),
             ManagerEvent::Ended { job } => (job, "has ended".to_owned()),
             ManagerEvent::Withdraw { job } => (job, "is withdrawn".to_owned()),
             _ => return,
@@ -234,6 +305,23 @@ mod tests {
         assert_eq!(histories.of(JobId(1), now).len(), 1);
         assert_eq!(histories.of(JobId(999), now).len(), 1);
         assert_eq!(histories.of(JobId(2), now).len(), 0);
-        assert_eq!(histories.0.len(), JOBS_MAX + 1);
+        assert_eq!(histories.lines.len(), JOBS_MAX + 1);
+    }
+
+    #[test]
+    fn lines_of_an_earlier_scheduler_come_first() {
+        let now = Instant::now();
+        let mut histories = Histories::default();
+        histories.note(JobId(2), now, "waits".to_owned());
+        let age = Duration::from_secs(7);
+        let former = |job| HistoryLine { job: JobId(job), age, line: "ran".to_owned() };
+        histories.restore(vec![former(1), former(2)], now, |known| known == JobId(2));
+        assert_eq!(histories.of(JobId(1), now), [(7.0, "ran".to_owned())]);
+        let of_2: Vec<String> =
+            histories.of(JobId(2), now).into_iter().map(|(_, line)| line).collect();
+        assert_eq!(of_2, ["ran", "the scheduler was restarted", "waits"]);
+        let stored: Vec<String> =
+            histories.take_unstored().into_iter().map(|line| line.line).collect();
+        assert_eq!(stored, ["waits", "the scheduler was restarted"]);
     }
 }

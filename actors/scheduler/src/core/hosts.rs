@@ -11,11 +11,15 @@ use springtide_base::id::{ClusterId, JobId, NodeId};
 use tokio::time::Instant;
 
 use super::SchedulerCore;
+use super::drain::DrainMark;
 use super::event::SchedulerAction;
 use super::managed::{KnownCapacity, NodeUse};
 use super::pool::{PoolNode, PoolNodeState};
 use crate::manager::ManagerEvent;
-use crate::policy::malleability::{FreeHost, HostCapacity, HostShare, NodeNeeds, allocate};
+use crate::policy::malleability::{
+    FreeHost, HostCapacity, HostShare, NodeNeeds, allocate, placeable,
+};
+use crate::scheduler::HostStatus;
 
 /// First and longest time for which a host on which a node did not start is left out.
 const LEFT_OUT_MIN: Duration = Duration::from_secs(2);
@@ -43,6 +47,22 @@ pub(super) struct HostNodes {
 }
 
 impl SchedulerCore {
+    /// Status of each host of a cluster.
+    pub(super) fn host_statuses(&self, cluster: &ClusterId) -> Vec<HostStatus> {
+        let Some(site) = self.sites.get(cluster) else { return Vec::new() };
+        let status = |host: &HostCapacity| {
+            let here = self.shares(cluster).filter(|(_, _, share)| share.host == host.host);
+            let used = here.filter(|(_, node, _)| !node.is_free());
+            HostStatus {
+                host: host.host.clone(),
+                processors: host.processors,
+                used: used.map(|(id, node, _)| self.booked_size(id, node)).sum(),
+                left_out: site.host_failures.get(&host.host).map(|failed| failed.reason.clone()),
+            }
+        };
+        site.hosts.iter().map(status).collect()
+    }
+
     /// Whether a cluster's nodes are as large as jobs need.
     pub(super) fn has_hosts(&self, cluster: &ClusterId) -> bool {
         self.sites.get(cluster).is_some_and(|site| !site.hosts.is_empty())
@@ -218,6 +238,35 @@ impl SchedulerCore {
             self.book_node(name, id, used);
         }
         nodes
+    }
+
+    /// Raises the memory that a job's next nodes get, because one of its nodes exceeded its own.
+    /// Returns a description. If no host has more, the end counts as any other.
+    pub(super) fn memory_exceeded(
+        &mut self,
+        id: &NodeId,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) -> Option<String> {
+        let node = self.nodes.get(id)?;
+        let (cluster, share) = (node.cluster.clone(), node.share.clone()?);
+        let incarnation = node.registration.as_ref()?.incarnation;
+        let PoolNodeState::Busy(job) = node.state else { return None };
+        let need = self.managing.need(job)?;
+        let each = share.memory / (share.processors.len() as u64).max(1);
+        let memory = each.saturating_mul(2).max(need.node.memory);
+        let needs = NodeNeeds { memory, ..need.node };
+        let whole = self.hosts_for_needs(&cluster).1;
+        let what = format!("node {id} exceeded its memory of {} MiB", share.memory >> 20);
+        if memory == 0 || placeable(&whole, &needs) < need.components.first()?.min {
+            return Some(format!("{what}, and no host has more for it"));
+        }
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.drain = Some(DrainMark::excused(what.clone(), incarnation, now));
+        }
+        self.managing.node_needs = true;
+        self.report(ManagerEvent::MemoryRaised { job, memory }, now, out);
+        Some(format!("{what}; the next ones get {} MiB for each processor", memory >> 20))
     }
 
     /// Leaves a host out for a time: a node did not start on it. Returns whether the cluster has

@@ -49,6 +49,7 @@ pub use self::event::{
     ManagerQuestion, NumberedSubmission, RecoveredJob, SchedulerAction, SchedulerEvent,
     StartRecord, TakeOverError,
 };
+pub use self::history::HistoryLine;
 pub use self::reserve::AgreementStep;
 
 use self::drain::PendingDrain;
@@ -385,6 +386,8 @@ impl SchedulerCore {
             SchedulerEvent::Reserved(found, last) => {
                 self.managing.manager.recover_reservations(found, last);
             }
+            SchedulerEvent::Learned(memory) => self.managing.manager.recover_memory(*memory),
+            SchedulerEvent::FormerHistory(lines) => self.restore_history(lines, now),
             SchedulerEvent::Audited { job, node, incarnation, found } => {
                 self.audited(job, &node, incarnation, found, now, out);
             }
@@ -446,8 +449,8 @@ impl SchedulerCore {
         let mut sites: BTreeMap<ClusterId, SiteStatus> = BTreeMap::new();
         for (cluster, site) in &self.sites {
             let (on_demand, failing) = (site.on_demand.is_some(), self.failing(cluster));
-            let (joins, nodes) = (site.joins, Vec::new());
-            sites.insert(cluster.clone(), SiteStatus { on_demand, joins, failing, nodes });
+            let (joins, nodes, hosts) = (site.joins, Vec::new(), self.host_statuses(cluster));
+            sites.insert(cluster.clone(), SiteStatus { on_demand, joins, failing, nodes, hosts });
         }
         for (cluster, node) in self.node_statuses() {
             sites.entry(cluster.clone()).or_default().nodes.push(node);

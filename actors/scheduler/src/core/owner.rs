@@ -2,6 +2,7 @@
 //!
 //! This module must not depend on how an order is executed.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use springtide_base::id::JobId;
@@ -9,8 +10,9 @@ use tokio::time::Instant;
 
 use super::SchedulerCore;
 use super::event::SchedulerAction;
+use super::history::HistoryLine;
 use super::managed::{GrowthOrder, JobStage};
-use crate::manager::{JobRequirements, Kind, ManagerEvent};
+use crate::manager::{JobRequirements, Kind, ManagerEvent, ManagerMemory};
 use crate::policy::malleability::{PlacementError, PlacementPlan};
 use crate::scheduler::{JobDetail, Resize, ResizeAck, ResizeError, ResizeJob};
 
@@ -88,6 +90,22 @@ impl SchedulerCore {
         }
         self.report_request(job, now, out);
         self.poll(now, out);
+    }
+
+    /// Continues the histories of an earlier scheduler.
+    pub(super) fn restore_history(&mut self, lines: Vec<HistoryLine>, now: Instant) {
+        let known: BTreeSet<JobId> = self.known();
+        self.managing.histories.restore(lines, now, |job| known.contains(&job));
+    }
+
+    /// Takes the lines of histories that were added since the last call, to be stored.
+    pub fn take_history(&mut self) -> Vec<HistoryLine> {
+        self.managing.histories.take_unstored()
+    }
+
+    /// Returns what the manager has learned, to be stored.
+    pub fn memory(&self) -> &ManagerMemory {
+        self.managing.manager.memory()
     }
 
     /// Returns the details of a job, or `None` if it is unknown and has no history.

@@ -218,7 +218,12 @@ pub(super) fn member(registration: &NodeRegistration) -> Member {
 
 impl SchedulerCore {
     pub(super) fn node_statuses(&self) -> impl Iterator<Item = (&ClusterId, NodeStatus)> {
-        self.nodes.iter().map(|(id, node)| (&node.cluster, node.status(id)))
+        // Of the many names in a cluster of hosts, most have no share.
+        let listed = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.state != PoolNodeState::Off || !self.has_hosts(&node.cluster));
+        listed.map(|(id, node)| (&node.cluster, node.status(id)))
     }
 
     pub(super) fn site_up(

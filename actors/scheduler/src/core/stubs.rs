@@ -537,11 +537,16 @@ impl SchedulerCore {
                 StubLossKind::Refused => {
                     self.job_refused(&gone.node, &cluster, &gone.reason, now, out);
                 }
-                StubLossKind::Unreachable => {}
+                StubLossKind::Unreachable | StubLossKind::OutOfMemory => {}
             }
         }
+        let exceeded = match gone.kind {
+            StubLossKind::OutOfMemory => self.memory_exceeded(&gone.node, now, out),
+            _ => None,
+        };
         // For a stub without a node, this is the only report.
-        let reason = format!("its stub has ended: {}", gone.reason);
+        let exceeded = exceeded.map_or_else(String::new, |what| format!("{what}; "));
+        let reason = format!("{exceeded}its stub has ended: {}", gone.reason);
         self.node_lost(&gone.node, &reason, false, now, out);
     }
 

@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, JobId};
 use springtide_config::QueueDiscipline;
 
@@ -21,7 +22,7 @@ use crate::policy::malleability::{CapacitySnapshot, PlacementPlan, place};
 use crate::policy::provisioning::{Booking, BookingTable, NEVER, SECOND, Time, from_duration};
 
 /// Number of waiting jobs that get reservations under conservative backfilling.
-const RESERVATIONS_MAX: usize = 100;
+const RESERVATIONS_MAX: usize = if cfg!(test) { 2 } else { 100 };
 /// Number of run times that are kept of a program, and of programs.
 const RUNS_MAX: usize = 32;
 const PROGRAMS_MAX: usize = 1000;
@@ -43,11 +44,11 @@ pub(super) struct PlannedStart {
 }
 
 /// Run times of programs.
-#[derive(Debug, Default)]
-pub(super) struct RunTimes(BTreeMap<String, VecDeque<Time>>);
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunTimes(BTreeMap<String, VecDeque<Time>>);
 
 impl RunTimes {
-    pub fn record(&mut self, program: &str, time: Time) {
+    pub(super) fn record(&mut self, program: &str, time: Time) {
         if !self.0.contains_key(program) && self.0.len() >= PROGRAMS_MAX {
             self.0.pop_first();
         }
@@ -59,7 +60,7 @@ impl RunTimes {
     }
 
     /// The run time that most runs of the program did not exceed; absent after few runs.
-    pub fn predict(&self, program: &str) -> Option<Time> {
+    pub(super) fn predict(&self, program: &str) -> Option<Time> {
         let mut runs: Vec<Time> = self.0.get(program)?.iter().copied().collect();
         runs.sort_unstable();
         let rank = (runs.len() as f64 * QUANTILE).ceil() as usize;
@@ -116,6 +117,11 @@ impl StartPlan {
             }
         }
         Some(at)
+    }
+
+    /// Whether the other jobs neither get nor have reservations.
+    pub fn is_complete(&self) -> bool {
+        !self.takes_reservation() && self.kept.is_empty()
     }
 
     /// Whether another job gets a reservation.
@@ -230,7 +236,7 @@ impl Manager {
         let expected = need
             .expected_ms
             .map(|ms| from_duration(std::time::Duration::from_millis(ms)).max(REMAINING_MIN));
-        let learned = || self.run_times.predict(need.program.as_deref()?);
+        let learned = || self.memory.run_times.predict(need.program.as_deref()?);
         let limit = need.time_ms.is_some().then(|| need.time());
         expected.or(limit).or_else(learned).unwrap_or(NEVER)
     }

@@ -117,7 +117,7 @@ impl Manager {
         self.settings.clock_us.saturating_add(from_duration(passed))
     }
 
-    fn instant_of(&self, time: Time) -> Option<Instant> {
+    pub(super) fn instant_of(&self, time: Time) -> Option<Instant> {
         let passed = time.saturating_sub(self.settings.clock_us);
         self.origin.checked_add(Duration::from_micros(passed))
     }
@@ -410,6 +410,7 @@ impl Manager {
     /// Prepares a reservation; see [`ReservationLedger::prepare`].
     pub fn prepare(&mut self, ask: &ReservationRequest) -> Result<Reservation, ReservationRefusal> {
         let ground = self.ground();
+        self.settled.0 = None;
         let one = self.calendar.ledger.prepare(ask, &ground, self.now)?.clone();
         self.calendar.rebuild();
         Ok(one)
@@ -445,6 +446,7 @@ impl Manager {
         token: Option<u64>,
         out: &mut Vec<ManagerAction>,
     ) -> Result<Reservation, ReservationRefusal> {
+        self.settled.0 = None;
         // `Action::Unreserved` deletes the reservation from disk.
         let one = self.calendar.ledger.release(id, token, &mut Vec::new())?;
         self.finish_reservation(&one, "it was released", out);
@@ -453,6 +455,7 @@ impl Manager {
 
     /// Restores the reservations of an earlier scheduler. `last` is the greatest number on disk.
     pub fn recover_reservations(&mut self, found: Vec<Reservation>, last: ReservationId) {
+        self.settled.0 = None;
         self.calendar.ledger.recover(found, last, self.now);
         self.calendar.rebuild();
     }
@@ -484,7 +487,7 @@ impl Manager {
     pub(super) fn advance_time(&mut self, now: Instant, out: &mut Vec<ManagerAction>) {
         let before = self.now;
         self.now = self.time(now).max(before);
-        self.charge_shares(before);
+        self.charge_shares();
         if self.calendar.is_empty() {
             return;
         }

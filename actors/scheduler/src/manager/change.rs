@@ -613,11 +613,11 @@ impl Manager {
 
     pub(super) fn ended(&mut self, id: JobId, out: &mut Vec<ManagerAction>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        self.queue.retain(|queued| *queued != id);
+        self.queue.remove(id);
         if let Some(program) = &job.need.program
             && job.stage == AllocationStage::Running
         {
-            self.run_times.record(program, self.now.saturating_sub(job.started));
+            self.memory.run_times.record(program, self.now.saturating_sub(job.started));
         }
         job.want = None;
         job.stage = AllocationStage::Ending;

@@ -250,6 +250,13 @@ pub enum ManagerEvent {
         /// The request itself.
         want: GrowthRequest,
     },
+    /// The next nodes of a job get more memory.
+    MemoryRaised {
+        /// Job of the nodes.
+        job: JobId,
+        /// Memory for each processor, in bytes.
+        memory: u64,
+    },
     /// A job's size is limited. A larger job must shrink, but not below its minimum.
     SizeLimited {
         /// Job that is limited.

@@ -9,6 +9,7 @@ use super::JobRequirements;
 use super::Manager;
 use super::accounts::AllocationStage;
 use super::event::ManagerAction;
+use super::waiting::WaitingNeed;
 use crate::scheduler::JobDependency;
 
 /// The number of jobs of each array that have processors or are being started.
@@ -90,8 +91,9 @@ impl Manager {
             let fails = |one: &JobDependency| one.job == ended && !one.any && !ok;
             let failed = job.need.after.iter().any(fails);
             job.need.after.retain(|one| one.job != ended);
+            self.queue.update(id, WaitingNeed::of(&job.need));
+            job.vain_from = self.vain_scans;
             if failed && job.stage == AllocationStage::Waiting {
-                self.queue.retain(|queued| *queued != id);
                 self.forget(id);
                 let reason = format!("{ended} must succeed first, and has not");
                 out.push(ManagerAction::Fail { job: id, reason });

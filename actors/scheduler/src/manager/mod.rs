@@ -26,9 +26,11 @@ mod change;
 mod event;
 mod hold;
 mod queue;
+mod settled;
 mod shares;
+mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -38,15 +40,17 @@ pub use springtide_config::QueueDiscipline;
 use springtide_config::{BoundedInt, SchedulingSection, ShareSection};
 use tokio::time::Instant;
 
+pub use self::backfill::RunTimes;
 pub use self::event::{GrowthRequest, JobSubmission, ManagerAction, ManagerEvent, ReservationBill};
 pub use self::queue::GridOutlook;
-pub use self::shares::ShareTerms;
+pub use self::shares::{ShareLedger, ShareTerms};
 
 use self::accounts::{AllocationStage, ClusterAccount, ClusterUsage, JobAccount};
-use self::backfill::{PlannedStart, RunTimes};
+use self::backfill::PlannedStart;
 use self::calendar::ReservationCalendar;
 use self::queue::HeadReservation;
-use self::shares::ShareLedger;
+use self::settled::SettledClusters;
+use self::waiting::{WaitingNeed, WaitingQueue};
 use crate::audit::Auditor;
 use crate::policy::malleability::{
     Benefit, CapacitySnapshot, ClusterCapacity, Direction, GrowthLimits, MalleableJob,
@@ -189,6 +193,16 @@ impl From<&SchedulingSection> for ManagerSettings {
     }
 }
 
+/// What a manager has learned, and a later one continues with.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ManagerMemory {
+    /// Past use of users and projects.
+    pub shares: ShareLedger,
+    /// Run times of programs, by which ends are predicted.
+    pub run_times: RunTimes,
+}
+
 /// State of the malleability manager.
 #[derive(Debug)]
 pub struct Manager {
@@ -198,7 +212,7 @@ pub struct Manager {
     /// Replicas and links. The capacities in it are computed for each decision.
     ground: CapacitySnapshot,
     jobs: BTreeMap<JobId, JobAccount>,
-    queue: VecDeque<JobId>,
+    queue: WaitingQueue,
     /// The jobs that do not wait in the queue. Thousands may wait, and most events concern none of
     /// them.
     active: BTreeSet<JobId>,
@@ -209,12 +223,13 @@ pub struct Manager {
     /// Whether processors became free or jobs arrived, so that a scan is due.
     dirty: bool,
     last_scan: queue::LastScan,
+    /// The polls that would change nothing.
+    settled: SettledClusters,
     /// Starts that the last scan predicted.
     planned_starts: BTreeMap<JobId, PlannedStart>,
-    /// Run times of programs, by which ends are predicted.
-    run_times: RunTimes,
-    /// Past use of users and projects.
-    shares: ShareLedger,
+    memory: ManagerMemory,
+    /// Time until which the memory has the use of running jobs.
+    charged_until: Time,
     /// Number of regular scans that were left out, since they would have found no place.
     vain_scans: u32,
     /// Jobs that may grow in clusters where they have no processors.
@@ -226,6 +241,9 @@ pub struct Manager {
     /// Time of the last event, in microseconds of the Unix epoch.
     now: Time,
     auditor: Auditor,
+    /// Whether tests compare with the manager, which then takes no short cut.
+    #[cfg(test)]
+    examines_all: bool,
 }
 
 impl Manager {
@@ -247,12 +265,13 @@ impl Manager {
         Self {
             calendar: ReservationCalendar::new(timeouts),
             now: settings.clock_us,
+            charged_until: settings.clock_us,
             settings,
             origin: now,
             clusters: clusters.into_iter().map(|cluster| (cluster, unpolled())).collect(),
             ground: CapacitySnapshot { links, without_files, ..CapacitySnapshot::default() },
             jobs: BTreeMap::new(),
-            queue: VecDeque::new(),
+            queue: WaitingQueue::default(),
             active: BTreeSet::new(),
             rounds: BTreeMap::new(),
             head_reservation: None,
@@ -260,13 +279,15 @@ impl Manager {
             next_scan: None,
             dirty: false,
             last_scan: queue::LastScan::default(),
+            settled: SettledClusters::default(),
             planned_starts: BTreeMap::new(),
-            run_times: RunTimes::default(),
-            shares: ShareLedger::default(),
+            memory: ManagerMemory::default(),
             vain_scans: 0,
             spreading: BTreeSet::new(),
             dependents: BTreeMap::new(),
             auditor: Auditor::default(),
+            #[cfg(test)]
+            examines_all: false,
         }
     }
 
@@ -275,9 +296,19 @@ impl Manager {
     /// # Panics
     /// The state is inconsistent ([`Manager::audit`]).
     pub fn handle(&mut self, event: ManagerEvent, now: Instant) -> Vec<ManagerAction> {
+        if self.is_known(&event) {
+            return Vec::new();
+        }
+        if self.changes_nothing(&event, now) {
+            self.now = self.time(now).max(self.now);
+            self.count_repeated_scans(now + Duration::from_nanos(1));
+            return Vec::new();
+        }
         self.auditor.record(&event);
         let mut out = Vec::new();
         let mut polled = None;
+        let mut repeats_poll = false;
+        self.unsettle(&event, now);
         self.advance_time(now, &mut out);
         let is_clock = matches!(
             event,
@@ -288,7 +319,7 @@ impl Manager {
         }
         match event {
             ManagerEvent::Polled { cluster, size, others, whole } => {
-                self.polled(&cluster, size, others, whole);
+                repeats_poll = self.polled(&cluster, size, others, whole);
                 polled = Some(cluster);
             }
             ManagerEvent::HostsPolled { cluster, free, whole } => {
@@ -374,6 +405,11 @@ impl Manager {
                 }
             }
             ManagerEvent::GrowthRequested { job, want } => self.want(job, want, now),
+            ManagerEvent::MemoryRaised { job, memory } => {
+                if let Some(job) = self.jobs.get_mut(&job) {
+                    job.need.node.memory = memory;
+                }
+            }
             ManagerEvent::SizeLimited { job, most } => {
                 if let Some(job) = self.jobs.get_mut(&job) {
                     job.limit = most;
@@ -386,13 +422,16 @@ impl Manager {
         self.expire(now, &mut out);
         self.keep_limits(now, &mut out);
         self.claim_due(now, &mut out);
-        self.scan(now, polled.is_some(), &mut out);
+        let has_scanned = self.scan(now, polled.is_some(), &mut out);
         self.serve_head_reservation(now, &mut out);
         self.keep_reservations(&mut out);
-        if let Some(cluster) = polled {
-            self.grow(&cluster, now, &mut out);
+        if let Some(cluster) = &polled {
+            self.grow(cluster, now, &mut out);
         }
         self.serve_rounds(now, &mut out);
+        if let Some(cluster) = polled {
+            self.settle(cluster, !repeats_poll || has_scanned || !out.is_empty());
+        }
         let mut auditor = std::mem::take(&mut self.auditor);
         let shortfall = self.clusters.values().find_map(|cluster| cluster.shortfall.as_ref());
         auditor.audit("malleability manager", shortfall, || self.audit());
@@ -402,6 +441,14 @@ impl Manager {
 
     /// Time at which [`ManagerEvent::Tick`] is due, if no other event comes first.
     pub fn due(&self) -> Option<Instant> {
+        if let Some(settled) = &self.settled.0 {
+            return settled.until;
+        }
+        self.due_of_jobs().into_iter().chain(self.next_scan).chain(self.calendar_due()).min()
+    }
+
+    /// Time of the first change that a job waits for.
+    fn due_of_jobs(&self) -> Option<Instant> {
         let of_job = |(_, job): (&JobId, &JobAccount)| {
             let change = job.change.as_ref().map(|change| change.until);
             let want = job.want.as_ref().and_then(|want| want.until);
@@ -411,8 +458,7 @@ impl Manager {
             };
             change.into_iter().chain(want).chain(claim).min()
         };
-        let jobs = self.active_jobs().filter_map(of_job);
-        jobs.chain(self.next_scan).chain(self.calendar_due()).min()
+        self.active_jobs().filter_map(of_job).min()
     }
 
     /// Computes where a job would be placed now.
@@ -422,7 +468,11 @@ impl Manager {
     pub fn plan(&self, need: &JobRequirements) -> Result<PlacementPlan, PlacementError> {
         let mut ground = self.capacities_now();
         self.adjust_rooms(need, &mut ground.rooms);
-        place(need.placement, &need.components, &ground)
+        let placed = place(need.placement, &need.components, &ground);
+        match need.node.is_met_by_all() {
+            true => placed,
+            false => placed.map_err(|no| no.because_of(&need.node)),
+        }
     }
 
     /// Returns the public state of a job, if the job is known.
@@ -475,9 +525,21 @@ impl Manager {
         self.jobs.get(&id)?.root.as_ref()
     }
 
+    /// Returns what the manager has learned.
+    pub fn memory(&self) -> &ManagerMemory {
+        &self.memory
+    }
+
+    /// Continues with what an earlier manager has learned.
+    pub fn recover_memory(&mut self, memory: ManagerMemory) {
+        self.settled.0 = None;
+        self.dirty = true;
+        self.memory = memory;
+    }
+
     /// Iterates over waiting jobs in queue order.
     pub fn queued(&self) -> impl Iterator<Item = JobId> {
-        self.queue.iter().copied()
+        self.queue.iter()
     }
 
     /// Number of a cluster's processors in accounts of jobs.
@@ -523,11 +585,13 @@ impl Manager {
         reserves.get(cluster).unwrap_or(reserve).saturating_sub(known.idle())
     }
 
-    fn polled(&mut self, cluster: &ClusterId, size: u32, others: u32, whole: u32) {
+    /// Records a poll. Returns whether the figures are those of the last one.
+    fn polled(&mut self, cluster: &ClusterId, size: u32, others: u32, whole: u32) -> bool {
         let known = self.clusters.entry(cluster.clone()).or_default();
         let before = (known.size, known.others, known.whole, known.closed.take());
         (known.size, known.others, known.whole) = (size, others, whole.max(size));
-        if before != (known.size, known.others, known.whole, None) {
+        let repeats = before == (known.size, known.others, known.whole, None);
+        if !repeats {
             self.last_scan = queue::LastScan::default();
         }
         for id in &self.active {
@@ -535,6 +599,7 @@ impl Manager {
                 want.stalled = false;
             }
         }
+        repeats
     }
 
     /// The jobs that do not wait in the queue.
@@ -641,6 +706,7 @@ impl Manager {
 
     fn forget(&mut self, id: JobId) {
         let Some(job) = self.jobs.remove(&id) else { return };
+        self.queue.remove(id);
         self.forget_dependencies(id, &job.need.after);
         self.spreading.remove(&id);
         self.active.remove(&id);
@@ -658,8 +724,8 @@ impl Manager {
     /// Description of the first inconsistency.
     pub fn audit(&self) -> Result<(), String> {
         let mut accounts: BTreeMap<&ClusterId, u64> = BTreeMap::new();
-        let mut queued: BTreeMap<JobId, usize> = BTreeMap::new();
-        self.queue.iter().for_each(|id| *queued.entry(*id).or_default() += 1);
+        self.queue.audit(|id| self.jobs.get(&id).map(|job| WaitingNeed::of(&job.need)))?;
+        let queued: BTreeSet<JobId> = self.queue.iter().collect();
         for (id, job) in &self.jobs {
             for (cluster, account) in &job.accounts {
                 let known = self.clusters.get(cluster).is_some_and(|known| known.jobs.contains(id));
@@ -669,10 +735,10 @@ impl Manager {
                 }
                 *accounts.entry(cluster).or_default() += u64::from(account.all());
             }
-            let queued = queued.remove(id).unwrap_or(0);
-            if queued != usize::from(job.stage == AllocationStage::Waiting) {
-                let stage = &job.stage;
-                return Err(format!("{id} is {queued} times in the queue, and is {stage:?}"));
+            let is_queued = queued.contains(id);
+            if is_queued != (job.stage == AllocationStage::Waiting) {
+                let (is, stage) = (if is_queued { "is" } else { "is not" }, &job.stage);
+                return Err(format!("{id} {is} in the queue, and is {stage:?}"));
             }
             if self.active.contains(id) != (job.stage != AllocationStage::Waiting) {
                 return Err(format!("the list of active jobs is wrong about {id}"));
@@ -680,9 +746,6 @@ impl Manager {
             if job.stage == AllocationStage::Waiting && job.change.is_some() {
                 return Err(format!("{id} waits, and changes its size"));
             }
-        }
-        if let Some((id, _)) = queued.first_key_value() {
-            return Err(format!("{id} is in the queue, and no such job exists"));
         }
         for (cluster, known) in &self.clusters {
             let sum = accounts.remove(cluster).unwrap_or(0);

@@ -3,7 +3,7 @@
 //! They are kept for the queue's first job, or for a running job with an urgent request to grow.
 
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -11,10 +11,11 @@ use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
 use super::accounts::{AllocationStage, JobAccount, PendingGrowth};
-use super::backfill::{PlannedStart, StartPlan, UNKNOWN_TIME};
+use super::backfill::{StartPlan, UNKNOWN_TIME};
 use super::event::{GrowthRequest, ManagerAction};
 use super::hold::{ArrayUsage, held_back};
 use super::shares::ShareHoldings;
+use super::waiting::{Candidates, Place, WaitingNeed};
 use super::{Approach, Manager};
 use super::{JobRequirements, Kind};
 use crate::policy::malleability::{
@@ -131,33 +132,37 @@ impl Manager {
             self.dependents.entry(dependency.job).or_default().insert(id);
         }
         let vain_from = self.vain_scans;
+        self.queue.push_back(id, WaitingNeed::of(&need));
         self.jobs.insert(id, JobAccount { vain_from, ..JobAccount::waiting(need) });
-        self.queue.push_back(id);
         self.next_scan.get_or_insert(now + self.settings.scan_interval);
         self.dirty = true;
     }
 
     /// Scans the queue from head to tail, if due: at intervals, after a poll, and when processors
-    /// become free. A regular scan that finds no place counts as a try.
-    pub(super) fn scan(&mut self, now: Instant, polled: bool, out: &mut Vec<ManagerAction>) {
+    /// become free. A regular scan that finds no place counts as a try. Returns whether jobs may
+    /// have been examined.
+    pub(super) fn scan(
+        &mut self,
+        now: Instant,
+        polled: bool,
+        out: &mut Vec<ManagerAction>,
+    ) -> bool {
         let regular = self.next_scan.is_some_and(|at| at <= now);
         if !regular && !polled && !self.dirty {
-            return;
+            return false;
         }
         let was_dirty = std::mem::take(&mut self.dirty);
         self.drop_vain_reservation(now);
         if self.queue.is_empty() {
             self.next_scan = None;
-            return;
+            return false;
         }
         let mut ground = self.capacities_now();
-        let is_due = |start: &PlannedStart| start.at <= self.now;
-        let any_due = self.planned_starts.values().any(is_due);
-        if !was_dirty && !any_due && self.repeats_scan(&ground) {
+        if !was_dirty && !self.is_start_due() && self.repeats_scan(&ground) {
             if regular {
-                self.leave_out_scan(now);
+                self.leave_out_scans(now, 1);
             }
-            return;
+            return false;
         }
         let inputs = ground.clone();
         let (mut has_changed, mut has_own) = (false, false);
@@ -165,11 +170,41 @@ impl Manager {
         let whole = self.settings.approach == Approach::Waiting && self.head_reservation.is_none();
         let mut head = None;
         let mut arrays = self.array_usage();
-        let mut tail = VecDeque::new();
         let mut plan = self.start_plan();
         let mut holdings = self.share_holdings();
+        // Jobs that do not fit may have other effects on the scan until these are excluded.
+        let must_examine_all = holdings.is_some()
+            || self.has_reservations()
+            || self.settings.max_tries.is_some()
+            || self.examines_all();
+        let mut reserved =
+            self.head_reservation.as_ref().and_then(|kept| match kept.reserved_for {
+                ReservedFor::Start(id) => Some(id),
+                ReservedFor::Growth(_) => None,
+            });
+        let mut vain = VainRequests::default();
         self.order_queue();
-        while let Some(id) = self.queue.pop_front() {
+        let mut place: Option<Place> = None;
+        let mut candidates: Option<Candidates> = None;
+        loop {
+            let next = match (&mut candidates, place) {
+                (Some(candidates), _) => {
+                    candidates.next(&self.queue, summary.most_idle, summary.most_size)
+                }
+                (None, Some(at))
+                    if !must_examine_all
+                        && head.is_some()
+                        && reserved.is_none()
+                        && plan.as_ref().is_none_or(StartPlan::is_complete) =>
+                {
+                    let CapacitySummary { most_idle, most_size, .. } = summary;
+                    let rest = self.queue.candidates(at, most_idle, most_size);
+                    candidates.insert(rest).next(&self.queue, most_idle, most_size)
+                }
+                (None, at) => self.queue.after(at),
+            };
+            let Some((at, id)) = next else { break };
+            place = Some(at);
             let Some(job) = self.jobs.get(&id) else { continue };
             if let Some(reason) = self.lost_reservation(&job.need) {
                 self.forget(id);
@@ -178,22 +213,31 @@ impl Manager {
                 continue;
             }
             if !job.need.after.is_empty() || arrays.is_full(&job.need) {
-                tail.push_back(id); // it is held back, which costs no tries
+                self.exempt_from_try(id, regular); // it is held back
                 continue;
             }
             let own = job.need.reservation.is_some();
-            has_own |= self.has_own_rooms(&job.need);
-            let is_reserved = self.head_reservation.as_ref().is_some_and(|head_reservation| {
-                head_reservation.reserved_for == ReservedFor::Start(id)
-            });
+            let has_own_rooms = self.has_own_rooms(&job.need);
+            has_own |= has_own_rooms;
+            let is_reserved = reserved == Some(id);
+            if is_reserved {
+                reserved = None;
+            }
             // An explanation costs more than this first test, so that it is made only for final
             // failures.
-            let cannot_fit_now = !self.has_own_rooms(&job.need)
+            let cannot_fit_now = !has_own_rooms
                 && summary.cannot_fit_now(&job.need)
                 && !summary.may_never_fit(&job.need, &ground);
             let kept = plan.as_mut().and_then(|plan| plan.withdraw(id));
             let exceeds = holdings.as_ref().and_then(|held| self.exceeded_limit(&job.need, held));
-            let tried = (!cannot_fit_now && exceeds.is_none())
+            let is_plain = plan.is_some() && !has_own_rooms && !is_reserved;
+            let request = is_plain.then(|| self.request_of(&job.need)).flatten();
+            if kept.is_some() {
+                vain = VainRequests::default(); // its former reservation may leave place for it
+            }
+            let is_vain = request.is_some_and(|request| vain.covers(request))
+                && !summary.may_never_fit(&job.need, &ground);
+            let tried = (!cannot_fit_now && exceeds.is_none() && !is_vain)
                 .then(|| self.try_place(&job.need, is_reserved, &ground, plan.as_ref()));
             match tried {
                 Some(Ok(placed)) => {
@@ -217,8 +261,9 @@ impl Manager {
                     }
                     if is_reserved {
                         self.head_reservation = None;
+                        vain = VainRequests::default();
                     }
-                    arrays.add(self.jobs.get(&id).map(|job| &job.need));
+                    arrays.add(Some(&job.need));
                     self.placed(id, placed, now, out);
                     has_changed = true;
                     continue;
@@ -229,14 +274,12 @@ impl Manager {
                     has_changed = true;
                     continue;
                 }
-                _ => {}
+                Some(Err(_)) => vain.add(request),
+                None => {}
             }
-            if own {
-                tail.push_back(id); // it waits for its reservation, which costs no tries
-                continue;
-            }
-            if exceeds.is_some() {
-                tail.push_back(id); // it waits for its user's other jobs
+            if own || exceeds.is_some() {
+                // It waits for its reservation, or for its user's other jobs.
+                self.exempt_from_try(id, regular);
                 continue;
             }
             if let Some(plan) = plan.as_mut().filter(|plan| plan.takes_reservation()) {
@@ -245,30 +288,23 @@ impl Manager {
             }
             head.get_or_insert(id);
             if is_reserved {
-                tail.push_front(id);
-                continue; // running jobs shrink for it
+                // Running jobs shrink for it.
+                self.exempt_from_try(id, regular);
+                self.queue.move_to_front(id);
+                continue;
             }
-            if regular && let Some(job) = self.jobs.get_mut(&id) {
-                job.tries += 1;
-                let (tries, limit) = (job.tries, self.settings.max_tries);
-                if limit.is_some_and(|limit| tries > limit) {
-                    let why = self
-                        .jobs
-                        .get(&id)
-                        .map(|job| self.explain_wait(id, job, &GridOutlook::default()));
-                    self.forget(id);
-                    let reason =
-                        format!("no place was found in {tries} tries: {}", why.unwrap_or_default());
-                    out.push(ManagerAction::Fail { job: id, reason });
-                    if head == Some(id) {
-                        head = None;
-                    }
-                    continue;
+            let tries = self.tries(job) + u32::from(regular);
+            if regular && self.settings.max_tries.is_some_and(|limit| tries > limit) {
+                let why = self.explain_wait(id, job, &GridOutlook::default());
+                self.forget(id);
+                let reason = format!("no place was found in {tries} tries: {why}");
+                out.push(ManagerAction::Fail { job: id, reason });
+                if head == Some(id) {
+                    head = None;
                 }
             }
-            tail.push_back(id);
         }
-        self.queue = tail;
+        self.vain_scans = self.vain_scans.saturating_add(u32::from(regular));
         self.planned_starts = plan.map(|plan| plan.starts).unwrap_or_default();
         if regular || self.queue.is_empty() {
             self.next_scan = (!self.queue.is_empty()).then(|| now + self.settings.scan_interval);
@@ -279,6 +315,29 @@ impl Manager {
         let repeats = !has_changed && !has_own && self.settings.max_tries.is_none();
         let inputs = repeats.then(|| ScanInputs { ground: inputs, kept: self.kept_for() });
         self.last_scan = LastScan(inputs);
+        true
+    }
+
+    /// Does not count a regular scan as a try of a job.
+    fn exempt_from_try(&mut self, id: JobId, regular: bool) {
+        if let Some(job) = self.jobs.get_mut(&id).filter(|_| regular) {
+            job.vain_from = job.vain_from.saturating_add(1);
+        }
+    }
+
+    /// A request for processors in any one cluster, if the job makes no other.
+    fn request_of(&self, need: &JobRequirements) -> Option<(u32, Time)> {
+        match WaitingNeed::of(need) {
+            WaitingNeed::Processors(count) if need.components[0].files.is_empty() => {
+                Some((count, self.predicted_time(need)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a waiting job was expected to have started by now.
+    pub(super) fn is_start_due(&self) -> bool {
+        self.planned_starts.values().any(|start| start.at <= self.now)
     }
 
     /// Whether the capacities for a job differ from those for others.
@@ -307,15 +366,15 @@ impl Manager {
         last.is_some_and(|last| last.ground == *ground && last.kept == self.kept_for())
     }
 
-    /// Counts a regular scan that would find no place as a try of all waiting jobs, but for the one
-    /// for which processors are kept.
-    fn leave_out_scan(&mut self, now: Instant) {
-        self.vain_scans = self.vain_scans.saturating_add(1);
+    /// Counts regular scans that would find no place as tries of all waiting jobs, but for the one
+    /// for which processors are kept. The last of them is at `now`.
+    pub(super) fn leave_out_scans(&mut self, now: Instant, count: u32) {
+        self.vain_scans = self.vain_scans.saturating_add(count);
         let kept = self.head_reservation.as_ref().map(|kept| kept.reserved_for);
         if let Some(ReservedFor::Start(id)) = kept
             && let Some(job) = self.jobs.get_mut(&id)
         {
-            job.vain_from = job.vain_from.saturating_add(1);
+            job.vain_from = job.vain_from.saturating_add(count);
         }
         self.next_scan = Some(now + self.settings.scan_interval);
     }
@@ -323,7 +382,10 @@ impl Manager {
     /// The number of scans that found no place for a job.
     pub(super) fn tries(&self, job: &JobAccount) -> u32 {
         match job.stage {
-            AllocationStage::Waiting => job.tries + self.vain_scans.saturating_sub(job.vain_from),
+            // Scans do not try a job that waits for others.
+            AllocationStage::Waiting if job.need.after.is_empty() => {
+                job.tries + self.vain_scans.saturating_sub(job.vain_from)
+            }
             _ => job.tries,
         }
     }
@@ -348,11 +410,15 @@ impl Manager {
             let end = self.now.saturating_add(self.predicted_time(need)).min(NEVER);
             plan.limit(&mut ground, end);
         }
-        match head_reservation {
+        let placed = match head_reservation {
             Some(head_reservation) => {
                 place(need.placement, &need.components, &without(&ground, head_reservation))
             }
             None => place(need.placement, &need.components, &ground),
+        };
+        match need.node.is_met_by_all() {
+            true => placed,
+            false => placed.map_err(|no| no.because_of(&need.node)),
         }
     }
 
@@ -425,6 +491,7 @@ impl Manager {
         job.why = placed.why.clone();
         job.tries += vain_scans.saturating_sub(job.vain_from);
         self.active.insert(id);
+        self.queue.remove(id);
         if placed.transfers.is_empty() {
             return self.claim(id, placed, out);
         }
@@ -516,7 +583,7 @@ impl Manager {
         job.bounds.clear();
         job.vain_from = self.vain_scans;
         self.active.remove(&id);
-        self.queue.push_back(id);
+        self.queue.push_back(id, WaitingNeed::of(&job.need));
         self.next_scan.get_or_insert(now + self.settings.scan_interval);
     }
 
@@ -594,7 +661,6 @@ impl Manager {
     pub(super) fn withdraw(&mut self, id: JobId) {
         let Some(job) = self.jobs.get(&id) else { return };
         if matches!(job.stage, AllocationStage::Waiting | AllocationStage::Placed { .. }) {
-            self.queue.retain(|queued| *queued != id);
             self.forget(id);
             self.dirty = true;
         }
@@ -754,7 +820,8 @@ impl Manager {
 
     /// Refuses urgent requests whose time limit has passed.
     fn refuse_overdue(&mut self, now: Instant, out: &mut Vec<ManagerAction>) {
-        for (&id, job) in &mut self.jobs {
+        for &id in &self.active {
+            let Some(job) = self.jobs.get_mut(&id) else { continue };
             let late = job.want.as_ref().is_some_and(|w| w.until.is_some_and(|until| until <= now));
             if late && let Some(PendingGrowth { want, .. }) = job.want.take() {
                 let reason = format!("{} processors did not become available in time", want.count);
@@ -851,6 +918,26 @@ impl Manager {
             let why = format!("it requested processors: {count} of {cluster}");
             self.grant(id, cluster, count, why, now, out);
         }
+    }
+}
+
+/// Requests without a place in a scan of the queue with backfilling: the processors in one cluster,
+/// and the predicted time.
+///
+/// A scan only takes processors, apart from withdrawn reservations. So a request for as many or
+/// more processors and as much time or more finds no place, either.
+#[derive(Debug, Default)]
+struct VainRequests(Vec<(u32, Time)>);
+
+impl VainRequests {
+    fn covers(&self, (count, time): (u32, Time)) -> bool {
+        self.0.iter().any(|(least, shortest)| *least <= count && *shortest <= time)
+    }
+
+    fn add(&mut self, request: Option<(u32, Time)>) {
+        let Some((count, time)) = request else { return };
+        self.0.retain(|(least, shortest)| *least < count || *shortest < time);
+        self.0.push((count, time));
     }
 }
 

@@ -50,7 +50,7 @@ impl From<&ShareSection> for ShareTerms {
 }
 
 /// Processor-seconds that lose their weight with time.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct DecayedUse {
     seconds: f64,
     at: Time,
@@ -90,15 +90,22 @@ pub(super) fn holders(need: &JobRequirements) -> impl Iterator<Item = ShareHolde
 }
 
 /// Past use of all users and projects.
-#[derive(Debug, Default)]
-pub(super) struct ShareLedger {
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ShareLedger {
     users: BTreeMap<String, DecayedUse>,
     projects: BTreeMap<String, DecayedUse>,
 }
 
 impl ShareLedger {
     /// Adds processor-seconds to the use of a job's user and project.
-    pub fn charge(&mut self, need: &JobRequirements, seconds: f64, now: Time, half_life: Duration) {
+    pub(super) fn charge(
+        &mut self,
+        need: &JobRequirements,
+        seconds: f64,
+        now: Time,
+        half_life: Duration,
+    ) {
         for holder in holders(need) {
             let (all, name) = match holder {
                 ShareHolder::User(name) => (&mut self.users, name),
@@ -115,7 +122,7 @@ impl ShareLedger {
     }
 
     /// A job's charge, in processor-seconds per share.
-    pub fn charge_of<'a>(
+    pub(super) fn charge_of<'a>(
         &self,
         need: &'a JobRequirements,
         now: Time,
@@ -227,7 +234,8 @@ impl Manager {
     }
 
     /// Charges users and projects for the processors that their jobs have had since the last call.
-    pub(super) fn charge_shares(&mut self, before: Time) {
+    pub(super) fn charge_shares(&mut self) {
+        let before = std::mem::replace(&mut self.charged_until, self.now);
         let Some(half_life) = self.settings.fair_share_half_life else { return };
         let seconds = self.now.saturating_sub(before) as f64 / SECOND as f64;
         if seconds <= 0.0 {
@@ -236,7 +244,7 @@ impl Manager {
         let jobs = self.active.iter().filter_map(|id| self.jobs.get(id));
         for job in jobs.filter(|job| job.need.user.is_some() || job.need.project.is_some()) {
             let used = f64::from(job.booked()) * seconds;
-            self.shares.charge(&job.need, used, self.now, half_life);
+            self.memory.shares.charge(&job.need, used, self.now, half_life);
         }
     }
 
@@ -249,20 +257,28 @@ impl Manager {
         if half_life.is_none() && !any_priority {
             return;
         }
-        let key = |id: &JobId| {
-            let Some(need) = self.jobs.get(id).map(|job| &job.need) else { return (0, 0.0) };
+        // Thousands of jobs may wait, of a few users.
+        let mut charges: BTreeMap<[Option<&str>; 2], f64> = BTreeMap::new();
+        let mut key = |id: JobId| {
+            let Some(need) = self.jobs.get(&id).map(|job| &job.need) else { return (0, 0.0) };
             let priority =
                 holders(need).filter_map(|of| self.terms_of(of)).map(|terms| terms.priority).max();
             let share = |of: ShareHolder<'_>| self.terms_of(of).map_or(1.0, |terms| terms.share);
-            let charge = half_life
-                .map_or(0.0, |half_life| self.shares.charge_of(need, self.now, half_life, share));
+            let charge = half_life.map_or(0.0, |half_life| {
+                *charges.entry([need.user.as_deref(), need.project.as_deref()]).or_insert_with(
+                    || self.memory.shares.charge_of(need, self.now, half_life, share),
+                )
+            });
             (priority.unwrap_or(0), charge)
         };
         let mut order: Vec<((u32, f64), JobId)> =
-            self.queue.iter().map(|id| (key(id), *id)).collect();
-        order.sort_by(|((a, used_a), _), ((b, used_b), _)| {
-            b.cmp(a).then_with(|| used_a.total_cmp(used_b))
-        });
-        self.queue = order.into_iter().map(|(_, id)| id).collect();
+            self.queue.iter().map(|id| (key(id), id)).collect();
+        let by_key = |((a, used_a), _): &((u32, f64), JobId), ((b, used_b), _): &_| {
+            u32::cmp(b, a).then_with(|| used_a.total_cmp(used_b))
+        };
+        if !order.is_sorted_by(|a, b| by_key(a, b).is_le()) {
+            order.sort_by(by_key);
+            self.queue.set_order(order.into_iter().map(|(_, id)| id));
+        }
     }
 }

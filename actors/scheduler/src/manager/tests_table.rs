@@ -15,7 +15,7 @@ event_kinds!(EventKind of ManagerEvent {
     Submit {..}, Moved {..},
     MoveFailed {..}, Claimed {..}, Resumed {..}, ClaimFailed {..}, Answer {..}, Held {..},
     Enlarged {..}, NotHeld {..}, Grown {..}, Freed {..}, NotForced {..}, RootMoved {..}, Unheld {..},
-    RevocationsPlanned {..}, EfficiencyMeasured {..}, GrowthRequested {..}, SizeLimited {..},
+    RevocationsPlanned {..}, EfficiencyMeasured {..}, GrowthRequested {..}, MemoryRaised {..}, SizeLimited {..},
     Ended {..}, Withdraw {..}, Tick {..},
 });
 
@@ -227,6 +227,7 @@ impl Scene {
                     GrowthRequest { count: 1, timeout: None, clusters, excluded_clusters: but };
                 ManagerEvent::GrowthRequested { job, want }
             }
+            EventKind::MemoryRaised => ManagerEvent::MemoryRaised { job, memory: 1 << 30 },
             EventKind::SizeLimited => ManagerEvent::SizeLimited { job, most: Some(7) },
             EventKind::Ended => ManagerEvent::Ended { job },
             EventKind::Withdraw => ManagerEvent::Withdraw { job },
@@ -294,6 +295,7 @@ fn row(kind: EventKind) -> [EventEffect; JobState::ALL.len()] {
         EventKind::RootMoved
         | EventKind::EfficiencyMeasured
         | EventKind::GrowthRequested
+        | EventKind::MemoryRaised
         | EventKind::SizeLimited => known,
         EventKind::Ended => {
             let e = I("the job is already ending: its processors become free one by one");

@@ -106,8 +106,6 @@ impl WorkloadRecord {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum QueuedEvent {
     Comes(usize),
-    Poll(usize),
-    Tick,
     /// The stubs of a claim start, or fail to.
     Claimed(usize),
     /// A job computes on added processors.
@@ -163,6 +161,17 @@ enum QueuedEvent {
     },
 }
 
+/// A step of the simulation. Of those at one time, events come first, and polls see their effects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    /// The first queued event.
+    Event,
+    /// The time that the manager waits for.
+    Tick,
+    /// A poll of a site.
+    Poll(usize),
+}
+
 /// A job that runs or will run.
 struct WorkloadJob {
     arrival: Arrival,
@@ -205,6 +214,10 @@ struct ResourceManager {
     size: u32,
     ours: u32,
     users: u32,
+    /// Processors of local users as of the last poll.
+    polled_users: u32,
+    /// Time of the next poll.
+    next_poll: Duration,
     /// Requests of local users that wait for room.
     waiting: VecDeque<u32>,
     dice: RandomSource,
@@ -228,7 +241,7 @@ struct Engine<'a> {
     points: RandomSource,
     /// The number of jobs that have neither ended nor failed.
     open: usize,
-    /// The time of the next scheduled tick.
+    /// The time of the next tick.
     tick: Option<Duration>,
     taken: u32,
     claims: BTreeMap<usize, BTreeMap<usize, u32>>,
@@ -250,6 +263,8 @@ pub fn simulate(workload: &Workload) -> WorkloadOutcome {
         size: site.size,
         ours: 0,
         users: 0,
+        polled_users: 0,
+        next_poll: Duration::ZERO,
         waiting: VecDeque::new(),
         dice: RandomSource::new(workload.seed, 2 + at as u64),
     };
@@ -320,7 +335,6 @@ impl Engine<'_> {
 
     fn run(&mut self) {
         for site in 0..self.sites.len() {
-            self.schedule_at(Duration::ZERO, QueuedEvent::Poll(site));
             if let Some(first) = self.next_user(site) {
                 self.schedule_at(first, QueuedEvent::User(site));
             }
@@ -328,12 +342,23 @@ impl Engine<'_> {
         for at in 0..self.jobs.len() {
             self.schedule_at(self.jobs[at].arrival.at, QueuedEvent::Comes(at));
         }
-        while let Some(Reverse((at, _, next))) = self.next.pop() {
+        while let Some((at, step)) = self.next_step() {
             if self.open == 0 && (self.taken == 0 || at > self.out.end + RELEASE_TIMEOUT) {
                 break;
             }
             self.now = at;
-            self.handle(next);
+            match step {
+                Step::Event => {
+                    if let Some(Reverse((.., next))) = self.next.pop() {
+                        self.handle(next);
+                    }
+                }
+                Step::Tick => {
+                    self.tick = None;
+                    self.notify_manager(ManagerEvent::Tick);
+                }
+                Step::Poll(site) => self.poll(site),
+            }
             if self.open > 0 {
                 self.out.end = at;
             }
@@ -342,6 +367,34 @@ impl Engine<'_> {
             self.account(at, 0);
         }
         self.out.jobs = self.jobs.drain(..).map(|job| job.ended).collect();
+    }
+
+    /// The next step and its time; absent if nothing will change.
+    fn next_step(&mut self) -> Option<(Duration, Step)> {
+        let event = self.next.peek().map(|Reverse((at, ..))| (*at, Step::Event));
+        let next = event.into_iter().chain(self.tick.map(|tick| (tick, Step::Tick))).min();
+        let is_known = |site: &ResourceManager| site.users == site.polled_users;
+        if self.manager.is_settled() && self.sites.iter().all(is_known) {
+            // Polls before the next step change nothing.
+            let (until, _) = next?;
+            let interval = self.workload.settings.poll_interval;
+            for site in &mut self.sites {
+                let left = until.saturating_sub(site.next_poll).as_nanos();
+                let polls = left.div_ceil(interval.as_nanos().max(1));
+                site.next_poll += interval.saturating_mul(u32::try_from(polls).unwrap_or(u32::MAX));
+            }
+        }
+        let polls = self.sites.iter().enumerate();
+        next.into_iter().chain(polls.map(|(at, site)| (site.next_poll, Step::Poll(at)))).min()
+    }
+
+    fn poll(&mut self, at: usize) {
+        let site = &mut self.sites[at];
+        site.polled_users = site.users;
+        site.next_poll += self.workload.settings.poll_interval;
+        let (size, others) = (site.size, site.users);
+        let cluster = self.name(at);
+        self.notify_manager(ManagerEvent::Polled { cluster, size, others, whole: size });
     }
 
     fn notify_manager(&mut self, event: ManagerEvent) {
@@ -354,10 +407,7 @@ impl Engine<'_> {
             }
         }
         let due = self.manager.due().map(|due| due.duration_since(self.origin));
-        if let Some(due) = due.filter(|due| self.tick.is_none_or(|tick| *due < tick)) {
-            self.tick = Some(due);
-            self.schedule_at(due.max(self.now), QueuedEvent::Tick);
-        }
+        self.tick = due.map(|due| due.max(self.now));
     }
 
     fn name(&self, site: usize) -> ClusterId {
@@ -475,16 +525,6 @@ impl Engine<'_> {
                     ..JobRequirements::one(*kind, *min, *start, *max)
                 });
                 self.notify_manager(ManagerEvent::Submit { job: number(at), need });
-            }
-            QueuedEvent::Poll(site) => {
-                let ResourceManager { size, users, .. } = self.sites[site];
-                let (cluster, others, whole) = (self.name(site), users, size);
-                self.notify_manager(ManagerEvent::Polled { cluster, size, others, whole });
-                self.schedule_after(self.workload.settings.poll_interval, QueuedEvent::Poll(site));
-            }
-            QueuedEvent::Tick => {
-                self.tick = None;
-                self.notify_manager(ManagerEvent::Tick);
             }
             QueuedEvent::Claimed(at) => self.claimed(at),
             QueuedEvent::Grown { job, change, count } => {

@@ -40,6 +40,10 @@ pub struct FileArgs {
     /// File with jobs; `config init --jobs` writes an example
     #[arg(id = "job.file", long = "file", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
+    /// Print the jobs' outputs until they have ended, then their results, and end with the exit
+    /// code of the first one that failed
+    #[arg(id = "job.wait", long = "wait")]
+    pub wait: bool,
 }
 
 /// Subcommands of `job`, except `submit` and `plan`.
@@ -177,7 +181,7 @@ pub fn command(program: &'static str, needs: Vec<Command>) -> Command {
         .arg_required_else_help(true)
         .subcommand(submit(
             "submit",
-            "Submit jobs to a running grid and print their numbers, without waiting for their ends",
+            "Submit jobs to a running grid and print their numbers, or wait for their ends (--wait)",
         ))
         .subcommand(submit(
             "plan",
@@ -228,10 +232,10 @@ pub fn execute(program: &Program, matches: &ArgMatches, global: &GlobalArgs) -> 
             return on_arbiter(on_one_grid(command, global));
         }
     };
-    let (grid, requests) = match matches.subcommand() {
+    let (grid, wait, requests) = match matches.subcommand() {
         Some((name, matches)) => {
             let args = NeedArgs::from_arg_matches(matches).map_err(wrong)?;
-            (args.grid.clone(), of_options(program, name, matches, &args))
+            (args.grid.clone(), args.wait, of_options(program, name, matches, &args))
         }
         None => {
             let args = FileArgs::from_arg_matches(matches).map_err(wrong)?;
@@ -239,17 +243,20 @@ pub fn execute(program: &Program, matches: &ArgMatches, global: &GlobalArgs) -> 
                 let requests = of_file(&args.file, &config, program)?;
                 Ok((config, requests))
             });
-            (args.grid, requests)
+            (args.grid, args.wait, requests)
         }
     };
     let (config, requests) = match requests {
         Ok(requests) => requests,
         Err(failed) => return print_early_failure(grid.json, None, failed),
     };
+    if dry && wait {
+        return Err(Failed::usage("--wait: a plan submits nothing that could end"));
+    }
     if dry {
         return on_arbiter(plan(&grid, &config, requests, global));
     }
-    on_arbiter(submit(&grid, &config, program.registry.fingerprint(), requests, global))
+    on_arbiter(submit(&grid, &config, program.registry.fingerprint(), requests, wait, global))
 }
 
 /// One job of the command line, and the config of its grid.
@@ -265,7 +272,8 @@ fn of_options(
     let (encoded, line) = ((job.encode)(matches)?, job_line(job.augment, name, matches));
     let array = args.array.as_ref().map(ArrayIndices::places).unwrap_or_default();
     let (name, is_fixed) = (job.name, job.is_fixed);
-    let request = JobRequest { name, encoded, is_fixed, line, need, array };
+    let (label, after) = Default::default();
+    let request = JobRequest { name, encoded, is_fixed, line, need, array, label, after };
     Ok((config, vec![request]))
 }
 
@@ -274,6 +282,7 @@ async fn submit(
     config: &GridConfig,
     fingerprint: u64,
     requests: Vec<JobRequest>,
+    wait: bool,
     global: &GlobalArgs,
 ) -> Result<(), Failed> {
     let progress = |job: JobId, line: &str| {
@@ -283,11 +292,43 @@ async fn submit(
     };
     match jobs::submit(&grid.config, config, fingerprint, requests, progress).await {
         Ok(Submission { numbers, failed }) => {
-            print(&submitted(grid.json, &numbers, failed.as_ref()))?;
-            failed.map_or(Ok(()), Err)
+            // With --wait, standard output is that of the jobs.
+            if !wait {
+                print(&submitted(grid.json, &numbers, failed.as_ref()))?;
+            }
+            let waited = if wait { wait_for(grid, numbers).await } else { Ok(()) };
+            failed.map_or(waited, Err)
         }
         Err(failed) => print_early_failure(grid.json, None, failed),
     }
+}
+
+/// Prints the output of submitted jobs, one after another, and their results.
+///
+/// # Errors
+/// The failure of the first job that failed, after all have ended.
+async fn wait_for(grid: &GridArgs, jobs: Vec<JobId>) -> Result<(), Failed> {
+    let client = JobClient::attach(&grid.config).await?;
+    let mut first_failure = None;
+    for job in jobs {
+        let waited = async {
+            if !grid.json {
+                client.read_output(job, OutputFile::Log, None, true, print_bytes).await?;
+            }
+            let result = client.with_result(job, true, None).await?.into_result()?;
+            print(&if grid.json { format!("{}\n", result.object) } else { result.summary })?;
+            Ok(result.failed)
+        };
+        match waited.await {
+            Ok(failed) => first_failure = first_failure.or(failed),
+            Err(failed) => {
+                client.close().await;
+                return Err(failed);
+            }
+        }
+    }
+    client.close().await;
+    first_failure.map_or(Ok(()), Err)
 }
 
 async fn plan(

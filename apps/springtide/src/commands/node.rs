@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Subcommand, ValueHint};
-use serde_json::{Value, json};
+use serde_json::json;
 use springtide_cli::exit::Failed;
 use springtide_cli::format::SCHEMA;
 use springtide_cli::options::time;
@@ -18,7 +18,7 @@ use crate::operations::node_state::{Health, health};
 use crate::operations::process::{log_to_stderr, on_arbiter, on_runtime, start_log};
 use crate::operations::{node, nodes};
 use crate::options::GlobalArgs;
-use crate::output::nodes::{drained_object, drained_text, lines, table};
+use crate::output::nodes::{drained_object, drained_text, lines};
 use crate::program::Program;
 
 /// The subcommands of `node`.
@@ -179,12 +179,11 @@ fn run(
 }
 
 async fn list(file: &Path, json: bool) -> Result<(), Failed> {
-    let rows = nodes::list(file).await?;
+    let nodes = nodes::list(file).await?;
     if json {
-        let nodes: Vec<Value> = rows.iter().map(|row| row.object()).collect();
-        return print(&format!("{}\n", json!({ "schema": SCHEMA, "nodes": nodes })));
+        return print(&format!("{}\n", nodes.object()));
     }
-    print(&table(&rows))
+    print(&nodes.text())
 }
 
 async fn status(node: &str, file: &Path, json: bool) -> Result<(), Failed> {

@@ -154,10 +154,20 @@ pub fn on_demand(config: &GridConfig, cluster: &ClusterSection) -> OnDemand {
         memory,
         devices,
     };
-    let hosts = config.hosts_of(cluster).into_iter().map(host).collect();
+    let hosts: Vec<HostCapacity> = config.hosts_of(cluster).into_iter().map(host).collect();
+    let is_here = |one: &&ClusterSection| one.on_demand && one.provider == ProviderKind::Local;
+    let binds = match cluster.provider {
+        ProviderKind::Local => {
+            hosts.len() == 1 && config.cluster.iter().filter(is_here).count() == 1
+        }
+        ProviderKind::Ssh => true,
+        // A batch system binds its jobs itself.
+        ProviderKind::Slurm | ProviderKind::Batch | ProviderKind::Join => false,
+    };
+    let default = OnDemand { hosts, binds, ..OnDemand::default() };
     match cluster.batch_system() {
-        Some(batch) => OnDemand { poll: batch.poll.get(), keep: batch.keep.get(), hosts },
-        None => OnDemand { hosts, ..OnDemand::default() },
+        Some(batch) => OnDemand { poll: batch.poll.get(), keep: batch.keep.get(), ..default },
+        None => default,
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Independent of scheduling.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
@@ -14,8 +14,9 @@ use springtide_actors::policy::Mode;
 use springtide_actors::policy::malleability::PlacementPlan;
 use springtide_actors::scheduler::manager::JobPhase;
 use springtide_actors::scheduler::{
-    CancelJob, GetFiles, GetJob, GetStatus, JobDetail, JobState, JobStatus, PlanError, PlanJob,
-    Resize, ResizeAck, ResizeError, ResizeJob, Scheduler, Submit, SubmittedJobs,
+    CancelJob, GetFiles, GetJob, GetStatus, JobDependency, JobDetail, JobState, JobStatus,
+    PlanError, PlanJob, Resize, ResizeAck, ResizeError, ResizeJob, Scheduler, Submit,
+    SubmittedJobs,
 };
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::format::seconds;
@@ -246,13 +247,22 @@ pub async fn submit(
         };
         JobGroup { submit, line: job.line.clone(), count: 1, array: Vec::new() }
     };
-    for (groups, lines) in messages(&jobs, group) {
+    let (mut named, mut left) = (BTreeMap::<String, Vec<JobId>>::new(), VecDeque::from(jobs));
+    let mut pending = VecDeque::new();
+    loop {
+        if pending.is_empty() {
+            pending = messages(&take_independent(&mut left, &named), group).into();
+        }
+        let Some((groups, lines, labels)) = pending.pop_front() else { break };
         let call = archive.send(SubmitJobs { groups, of: None }).deadline(SUBMIT_TIMEOUT);
         let mut count = 0;
         let refused = match call.await {
             Ok(Ok(SubmittedJobs { jobs, refused })) => {
-                for (job, line) in jobs.iter().zip(&lines) {
+                for ((job, line), label) in jobs.iter().zip(&lines).zip(labels) {
                     submitted(*job, line);
+                    if let Some(label) = label {
+                        named.entry(label).or_default().push(*job);
+                    }
                 }
                 count = jobs.len();
                 numbers.extend(jobs);
@@ -277,14 +287,32 @@ pub async fn submit(
     Ok(Submission { numbers, failed: failed_at })
 }
 
-/// The messages that submit these jobs, each with the command lines of its jobs. Equal jobs that
-/// follow each other form one group.
-fn messages(
-    jobs: &[JobRequest],
-    group: impl Fn(&JobRequest) -> JobGroup,
-) -> Vec<(Vec<JobGroup>, Vec<String>)> {
+/// Takes the first jobs, up to one that waits for a job among them. Those that they wait for have
+/// numbers in `named`.
+fn take_independent(
+    left: &mut VecDeque<JobRequest>,
+    named: &BTreeMap<String, Vec<JobId>>,
+) -> Vec<JobRequest> {
+    let can_start = |job: &JobRequest| job.after.iter().all(|(label, _)| named.contains_key(label));
+    let count = left.iter().take_while(|job| can_start(job)).count();
+    let mut taken: Vec<JobRequest> = left.drain(..count).collect();
+    for job in &mut taken {
+        for (label, any) in std::mem::take(&mut job.after) {
+            let jobs = named.get(&label).into_iter().flatten();
+            job.need.after.extend(jobs.map(|&job| JobDependency { job, any }));
+        }
+    }
+    taken
+}
+
+/// Jobs of one message: the groups, and the command line and label of each job.
+type JobMessage = (Vec<JobGroup>, Vec<String>, Vec<Option<String>>);
+
+/// The messages that submit these jobs. Equal jobs that follow each other form one group.
+fn messages(jobs: &[JobRequest], group: impl Fn(&JobRequest) -> JobGroup) -> Vec<JobMessage> {
     let mut all = Vec::new();
     let (mut groups, mut lines, mut bytes) = (Vec::<JobGroup>::new(), Vec::new(), 0);
+    let mut labels = Vec::new();
     let mut last: Option<&JobRequest> = None;
     for job in jobs {
         let places: Vec<Option<ArrayTask>> = match job.array.len() {
@@ -293,7 +321,11 @@ fn messages(
         };
         for place in places {
             if lines.len() == SUBMITTED_MAX || bytes > SUBMIT_BYTES {
-                all.push((std::mem::take(&mut groups), std::mem::take(&mut lines)));
+                all.push((
+                    std::mem::take(&mut groups),
+                    std::mem::take(&mut lines),
+                    std::mem::take(&mut labels),
+                ));
                 (bytes, last) = (0, None);
             }
             match groups.last_mut().filter(|_| last == Some(job)) {
@@ -309,10 +341,11 @@ fn messages(
             }
             let index = place.map_or_else(String::new, |place| format!("[{}] ", place.index));
             lines.push(format!("{index}{}", job.line));
+            labels.push(job.label.clone());
         }
     }
     if !lines.is_empty() {
-        all.push((groups, lines));
+        all.push((groups, lines, labels));
     }
     all
 }

@@ -140,6 +140,9 @@ pub struct NeedArgs {
     #[arg(id = "job.after_any", long = "after-any", value_name = "JOB", value_delimiter = ',',
           value_parser = parse_job)]
     pub after_any: Vec<JobId>,
+    /// Print the job's output until it has ended, then its result, and end with its exit code
+    #[arg(id = "job.wait", long = "wait")]
+    pub wait: bool,
     /// Run only on the processors of this reservation (`reserve`, `slots list`)
     #[arg(id = "job.reservation", long = "reservation", value_name = "N")]
     pub reservation: Option<u64>,
@@ -233,6 +236,10 @@ pub struct JobRequest {
     pub need: JobRequirements,
     /// The places of the jobs of an array; empty for a single job.
     pub array: Vec<ArrayTask>,
+    /// Its name in a file of jobs.
+    pub label: Option<String>,
+    /// Names of the jobs above it in the file that must end first, and whether they may fail.
+    pub after: Vec<(String, bool)>,
 }
 
 /// The requirements of a job, from its options.
@@ -388,6 +395,7 @@ pub fn of_file(
     let sources = Sources { file: Some(file.to_owned()), ..Sources::default() };
     let jobs = load::<JobsConfig>(&sources)?;
     let mut all = Vec::new();
+    let mut labels = BTreeSet::new();
     for (i, job) in jobs.value.job.iter().enumerate() {
         let at = |key: &str, reason: &str| {
             // A value of a component may come from the component or from the job, or be a default.
@@ -413,10 +421,31 @@ pub fn of_file(
             matches!(jobs.origin(&format!("job[{i}].kind")), Some(ValueOrigin::File { .. }));
         let kind = kind_of(is_set.then_some(job.kind), definition)
             .map_err(|reason| at("kind", &reason))?;
-        let need = need_of(job, kind, config).map_err(|(key, reason)| at(&key, &reason))?;
+        let mut need = need_of(job, kind, config).map_err(|(key, reason)| at(&key, &reason))?;
+        let mut after = Vec::new();
+        for (key, words, any) in [("after", &job.after, false), ("after_any", &job.after_any, true)]
+        {
+            for word in &words.0 {
+                match parse_job(word) {
+                    Ok(job) => need.after.push(JobDependency { job, any }),
+                    Err(_) if labels.contains(word) => after.push((word.clone(), any)),
+                    Err(_) => {
+                        let reason = "neither the name of a job above this one nor a job's number";
+                        return Err(at(key, &format!("\"{word}\" is {reason}")));
+                    }
+                }
+            }
+        }
+        let array = job.array.as_deref().map(parse_array).transpose();
+        let array = array.map_err(|reason| at("array", &reason))?;
+        let array = array.as_ref().map(ArrayIndices::places).unwrap_or_default();
+        let label = job.name.as_ref().map(ToString::to_string);
+        if let Some(label) = label.as_ref().filter(|label| !labels.insert((*label).clone())) {
+            return Err(at("name", &format!("another job above has the name {label}")));
+        }
         let line = line(definition.name, &job.args.0);
         let (name, is_fixed) = (definition.name, definition.is_fixed);
-        let request = JobRequest { name, encoded, is_fixed, line, need, array: Vec::new() };
+        let request = JobRequest { name, encoded, is_fixed, line, need, array, label, after };
         all.extend((0..job.count.get()).map(|_| request.clone()));
     }
     Ok(all)

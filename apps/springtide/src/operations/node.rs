@@ -18,8 +18,9 @@ use springtide_actors::site_host::site_node;
 use springtide_actors::worker::WorkerConfig;
 use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed};
-use springtide_runtime::config::{IdentitySection, NodeConfig, Sources};
+use springtide_runtime::config::{HostShareSection, IdentitySection, NodeConfig, Sources};
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
+use springtide_runtime::meter::share::{bind_to_positions, memory_in_use};
 use springtide_runtime::net::tls::{NodeIdentity, calendar};
 use springtide_runtime::net::{Address, Contact};
 use springtide_runtime::work::{Registry, Throttle};
@@ -97,6 +98,7 @@ pub async fn run(
         cluster: ClusterId::from(HEAD_CLUSTER),
         address: Address::Socket(address),
     };
+    use_share(&config.share)?;
     let work = &config.work;
     let throttle = Throttle {
         cgroup: work.cgroup.clone(),
@@ -185,6 +187,40 @@ pub async fn run(
     tracing::info!("restarts as a new incarnation");
     tokio::time::sleep(RESTART_DELAY).await;
     Err(restart(next))
+}
+
+/// Interval at which a node looks at its memory.
+const MEMORY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Binds the process to its processors, and ends it when it exceeds its memory.
+fn use_share(share: &HostShareSection) -> Result<(), Failed> {
+    if let Some(positions) = share.positions() {
+        match bind_to_positions(&positions) {
+            Ok(Some(numbers)) => tracing::info!("bound to processors {numbers:?}"),
+            Ok(None) => tracing::warn!(
+                "not bound to processors: this host has fewer than position {:?} needs",
+                positions.last()
+            ),
+            Err(error) => tracing::warn!("not bound to processors: {error}"),
+        }
+    }
+    let Some(limit) = share.memory else { return Ok(()) };
+    let watch = move || {
+        loop {
+            let used = memory_in_use();
+            if used > limit.bytes() {
+                // The site looks at the exit code, and shows the last lines of this log.
+                tracing::error!(
+                    "the node and its programs use {} MiB of memory, and may use {limit}: it ends",
+                    used >> 20
+                );
+                std::process::exit(Exit::Memory.code().into());
+            }
+            std::thread::sleep(MEMORY_INTERVAL);
+        }
+    };
+    let started = std::thread::Builder::new().name("memory".to_owned()).spawn(watch);
+    started.map(drop).map_err(|error| Failed::failure(format!("a thread does not start: {error}")))
 }
 
 /// The incarnation numbers of a node: counted in a file next to its certificate, or set by its

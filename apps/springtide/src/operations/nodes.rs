@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use springtide_actors::enrol::{EnrolmentState, RevokeError};
 use springtide_actors::job::SCHEDULER;
-use springtide_actors::scheduler::{GetStatus, GridStatus, NodeStatus, Scheduler};
+use springtide_actors::scheduler::{GetStatus, GridStatus, HostStatus, NodeStatus, Scheduler};
 use springtide_cli::dates::date;
 use springtide_cli::exit::Failed;
 use springtide_runtime::config::nearest;
@@ -34,11 +34,19 @@ pub struct NodeRow {
     pub revoked: Option<String>,
 }
 
+/// The nodes of a grid, and the hosts of clusters with nodes on demand.
+pub struct NodeList {
+    /// The nodes, by cluster and name.
+    pub rows: Vec<NodeRow>,
+    /// The hosts, by cluster and name.
+    pub hosts: Vec<(ClusterId, HostStatus)>,
+}
+
 /// The nodes of the grid of a config file.
 ///
 /// # Errors
 /// No grid is up.
-pub async fn list(file: &Path) -> Result<Vec<NodeRow>, Failed> {
+pub async fn list(file: &Path) -> Result<NodeList, Failed> {
     let tokens = GridTokens::of(file)?;
     let Attachment { endpoint, head, .. } = attach(file, &tokens.config).await?;
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
@@ -49,9 +57,10 @@ pub async fn list(file: &Path) -> Result<Vec<NodeRow>, Failed> {
 }
 
 /// The rows of all nodes of a grid.
-pub fn of_status(status: GridStatus, book: &EnrolmentState, dir: &Path) -> Vec<NodeRow> {
-    let mut rows = Vec::new();
+pub fn of_status(status: GridStatus, book: &EnrolmentState, dir: &Path) -> NodeList {
+    let (mut rows, mut hosts) = (Vec::new(), Vec::new());
     for (cluster, site) in status.sites {
+        hosts.extend(site.hosts.into_iter().map(|host| (cluster.clone(), host)));
         for status in site.nodes {
             let given = book.given(&status.node);
             let file = || dir.join("node").join(status.node.as_str()).join("node.pem");
@@ -61,7 +70,7 @@ pub fn of_status(status: GridStatus, book: &EnrolmentState, dir: &Path) -> Vec<N
             rows.push(NodeRow { cluster: cluster.clone(), status, until, revoked });
         }
     }
-    rows
+    NodeList { rows, hosts }
 }
 
 /// A node of the grid of a config file.
@@ -69,7 +78,7 @@ pub fn of_status(status: GridStatus, book: &EnrolmentState, dir: &Path) -> Vec<N
 /// # Errors
 /// No grid is up, or it has no such node.
 pub async fn status(node: &str, file: &Path) -> Result<NodeRow, Failed> {
-    let mut rows = list(file).await?;
+    let mut rows = list(file).await?.rows;
     match rows.iter().position(|row| row.status.node.as_str() == node) {
         Some(at) => Ok(rows.swap_remove(at)),
         None => Err(unknown(node, rows.iter().map(|row| row.status.node.as_str()))),

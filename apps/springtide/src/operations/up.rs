@@ -293,6 +293,16 @@ fn own_sites(config: &GridConfig, dir: &Path) -> Vec<String> {
 fn overview(status: &GridStatus) -> Vec<String> {
     let mut lines = Vec::new();
     for (cluster, site) in &status.sites {
+        if !site.hosts.is_empty() {
+            let processors: u32 = site.hosts.iter().map(|host| host.processors).sum();
+            let hosts = site.hosts.len();
+            let plural = if hosts == 1 { "" } else { "s" };
+            lines.push(format!(
+                "cluster {cluster}: {processors} processors of {hosts} host{plural}, in nodes that start \
+                 while jobs need them"
+            ));
+            continue;
+        }
         if site.on_demand {
             let most = site.nodes.len();
             lines.push(format!("cluster {cluster}: up to {most} nodes, while jobs need them"));

@@ -287,8 +287,20 @@ pub fn status_object(info: &JobInfo) -> String {
 
 /// The use of an ended job as an object: absent values are unknown.
 fn usage_object(entry: &ArchiveEntry, end: &JobEnd) -> Value {
-    let JobUsage { started_unix_s, starts, processors, nodes, wall_ms, processor_ms, cpu_ms } =
-        &end.usage;
+    let JobUsage {
+        started_unix_s,
+        starts,
+        processors,
+        nodes,
+        wall_ms,
+        processor_ms,
+        cpu_ms,
+        sizes,
+    } = &end.usage;
+    let sizes: Vec<Value> = sizes
+        .iter()
+        .map(|size| json!({ "at_unix_s": size.at_unix_ms as f64 / 1e3, "nodes": size.nodes }))
+        .collect();
     let seconds = |ms: &Option<u64>| ms.map(|ms| ms as f64 / 1e3);
     json!({
         "submitted_unix_s": entry.submitted_unix_s,
@@ -301,11 +313,12 @@ fn usage_object(entry: &ArchiveEntry, end: &JobEnd) -> Value {
         "processors": processors,
         "nodes": nodes,
         "starts": starts,
+        "sizes": sizes,
     })
 }
 
 /// The columns of the report of ended jobs that are those of [`usage_object`].
-const USAGE_COLUMNS: [&str; 10] = [
+const USAGE_COLUMNS: [&str; 11] = [
     "submitted_unix_s",
     "started_unix_s",
     "ended_unix_s",
@@ -316,6 +329,7 @@ const USAGE_COLUMNS: [&str; 10] = [
     "processors",
     "nodes",
     "starts",
+    "sizes",
 ];
 
 /// The ended jobs as CSV. Unknown values are empty.
@@ -328,6 +342,10 @@ pub fn report_csv(entries: &[ArchiveEntry]) -> String {
         let usage = usage_object(entry, end);
         let cell = |name: &&str| match &usage[*name] {
             Value::Null => String::new(),
+            Value::Array(sizes) => {
+                let size = |size: &Value| format!("{}:{}", size["at_unix_s"], size["nodes"]);
+                sizes.iter().map(size).collect::<Vec<_>>().join(" ")
+            }
             value => value.to_string(),
         };
         let cells: Vec<String> = USAGE_COLUMNS.iter().map(cell).collect();

@@ -1,12 +1,13 @@
 //! Texts about nodes.
 
 use serde_json::{Value, json};
-use springtide_actors::scheduler::{DrainResult, NodeStatus};
+use springtide_actors::scheduler::{DrainResult, HostStatus, NodeStatus};
 use springtide_cli::dates::date;
 use springtide_cli::format::SCHEMA;
+use springtide_runtime::id::ClusterId;
 
 use super::table::columns;
-use crate::operations::nodes::NodeRow;
+use crate::operations::nodes::{NodeList, NodeRow};
 
 impl NodeRow {
     fn state(&self) -> String {
@@ -62,8 +63,44 @@ impl NodeRow {
     }
 }
 
+impl NodeList {
+    /// The nodes and hosts as the object of `--json`.
+    pub fn object(&self) -> Value {
+        let nodes: Vec<Value> = self.rows.iter().map(NodeRow::object).collect();
+        let host = |(cluster, host): &(ClusterId, HostStatus)| {
+            json!({
+                "host": host.host,
+                "cluster": cluster,
+                "processors": host.processors,
+                "used": host.used,
+                "left_out": host.left_out,
+            })
+        };
+        let hosts: Vec<Value> = self.hosts.iter().map(host).collect();
+        json!({ "schema": SCHEMA, "nodes": nodes, "hosts": hosts })
+    }
+
+    /// The nodes as a table, and then the hosts, if there are any.
+    pub fn text(&self) -> String {
+        if self.hosts.is_empty() {
+            return table(&self.rows);
+        }
+        let head = ["HOST", "CLUSTER", "PROCESSORS", "USED", "LEFT OUT"].map(str::to_owned);
+        let cells = |(cluster, host): &(ClusterId, HostStatus)| {
+            let left_out = host.left_out.as_deref().unwrap_or_default().replace('\n', " ");
+            let (processors, used) = (host.processors.to_string(), host.used.to_string());
+            [host.host.clone(), cluster.to_string(), processors, used, left_out]
+        };
+        let hosts: Vec<_> = std::iter::once(head).chain(self.hosts.iter().map(cells)).collect();
+        match self.rows.is_empty() {
+            true => columns(&hosts),
+            false => format!("{}\n{}", table(&self.rows), columns(&hosts)),
+        }
+    }
+}
+
 /// The nodes as a table.
-pub fn table(rows: &[NodeRow]) -> String {
+fn table(rows: &[NodeRow]) -> String {
     let head =
         ["NODE", "CLUSTER", "STATE", "JOB", "THREADS", "ADDRESS", "CERTIFICATE UNTIL", "REASON"];
     let mut cells = vec![head.map(str::to_owned)];
@@ -128,7 +165,7 @@ mod tests {
         ];
         let site = SiteStatus { joins: true, nodes, ..SiteStatus::default() };
         let status = GridStatus { sites: [("lab".into(), site)].into(), ..GridStatus::default() };
-        let rows = of_status(status, &EnrolmentState::default(), Path::new("/nowhere"));
+        let mut nodes = of_status(status, &EnrolmentState::default(), Path::new("/nowhere"));
         let expected = "\
 NODE   CLUSTER  STATE   JOB  THREADS  ADDRESS  CERTIFICATE UNTIL  REASON
 lab-1  lab      idle    -    4        -        -
@@ -137,8 +174,18 @@ lab-2  lab      off     -    -        -        -                  \
 lab-3  lab      broken  -    -        -        -                  \
              next try in 40 s: it ended 4 times in a row: signal: 9
 ";
-        assert_eq!(table(&rows), expected);
-        assert_eq!(rows[0].object()["state"], "idle");
+        assert_eq!(nodes.text(), expected);
+        assert_eq!(nodes.object()["nodes"][0]["state"], "idle");
+        nodes.rows.clear();
+        let host = HostStatus { host: "n1".into(), processors: 16, used: 3, left_out: None };
+        let failing = HostStatus { left_out: Some("no route".into()), ..host.clone() };
+        nodes.hosts = vec![("lab".into(), host), ("lab".into(), failing)];
+        let expected = "\
+HOST  CLUSTER  PROCESSORS  USED  LEFT OUT
+n1    lab      16          3
+n1    lab      16          3     no route
+";
+        assert_eq!(nodes.text(), expected);
     }
 
     #[test]

@@ -80,8 +80,8 @@ pub(super) struct LaunchRules {
     /// The number of starts after the first one, for losses of nodes.
     pub(super) restarts: u32,
     pub(super) grace: Duration,
-    /// The number of nodes without which it does not start.
-    pub(super) nodes_min: u32,
+    /// The number of processors without which it does not start.
+    pub(super) processors_min: u32,
 }
 
 /// An event of a command.
@@ -357,9 +357,10 @@ impl LaunchTable {
         }
         let is_ready =
             |peer: &&Peer| self.agents.contains_key(*peer) && self.ready.contains_key(*peer);
-        let ready = self.members.iter().filter(is_ready).count();
-        let needed = self.members.len().max(self.rules.nodes_min as usize).max(1);
-        if ready < needed {
+        let processors = |peer: &Peer| self.ready.get(peer).map_or(0, |agent| agent.processors);
+        let ready: u32 = self.members.iter().filter(is_ready).map(processors).sum();
+        let needed = self.rules.processors_min.max(1);
+        if ready < needed || !self.members.iter().all(|peer| is_ready(&peer)) {
             let waited = now.saturating_duration_since(self.waits_since);
             let missing = || {
                 let names = self.members.iter().filter(|peer| !is_ready(peer));
@@ -368,7 +369,8 @@ impl LaunchTable {
             };
             if waited >= NODES_WAIT {
                 let reason = format!(
-                    "{ready} of {needed} nodes were ready after {} s{}: see the logs of the nodes",
+                    "{ready} of {needed} processors were ready after {} s{}: see the logs of the \
+                     nodes",
                     NODES_WAIT.as_secs(),
                     missing()
                 );
@@ -378,8 +380,8 @@ impl LaunchTable {
                 self.wait_reported = true;
                 let missing = missing();
                 out.push(LaunchAction::Say(format!(
-                    "{ready} of {needed} nodes are ready{missing}: the program starts on all of \
-                     them together"
+                    "{ready} of {needed} processors are ready{missing}: the program starts on all \
+                     of them together"
                 )));
             }
             return;

@@ -31,7 +31,9 @@ struct LaunchTest {
 
 impl LaunchTest {
     fn new(nodes_min: u32, restarts: u32, unit: ProcessUnit) -> Self {
-        let rules = LaunchRules { job: JobId(1), unit, restarts, grace: GRACE, nodes_min };
+        // Each node has two processors.
+        let processors_min = 2 * nodes_min;
+        let rules = LaunchRules { job: JobId(1), unit, restarts, grace: GRACE, processors_min };
         let now = Instant::now();
         let table = LaunchTable::new(rules, (0, 0), InterruptedAttempts::default(), now);
         Self { table, now, members: BTreeSet::new(), leaving: BTreeSet::new(), session: 1 }
@@ -225,11 +227,11 @@ fn missing_nodes_are_reported_and_fail_the_job_in_the_end() {
     test.nodes(&[0, 1]);
     let actions = test.pass(Duration::from_secs(5));
     let [LaunchAction::Say(text)] = &actions[..] else { panic!("{actions:?}") };
-    assert!(text.starts_with("1 of 3 nodes are ready (a-1)"), "{text}");
+    assert!(text.starts_with("2 of 6 processors are ready (a-1)"), "{text}");
     assert_eq!(test.pass(Duration::from_secs(5)), [], "once");
     let actions = test.pass(NODES_WAIT);
     let (exit, reason) = failure(&actions).unwrap();
-    assert!(exit.is_none() && reason.contains("1 of 3 nodes"), "{reason}");
+    assert!(exit.is_none() && reason.contains("2 of 6 processors"), "{reason}");
 }
 
 #[test]

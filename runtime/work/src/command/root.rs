@@ -87,7 +87,7 @@ fn start(spec: &CommandSpec, saved: SavedAttempts, cx: &Context) -> Result<Outco
         unit: spec.unit,
         restarts: spec.restarts,
         grace: spec.grace,
-        nodes_min: cx.nodes_min(),
+        processors_min: cx.processors_min(),
     };
     let now = Instant::now();
     let mut root = CommandRoot {

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use springtide_base::atomic_file::write_atomic;
+use springtide_base::atomic_file::{write_atomic, write_unsynced};
 
 use super::log::{LogError, LogHeader, RunLog, SCHEMA};
 use crate::id::NodeId;
@@ -73,6 +73,8 @@ pub enum RunDirError {
 #[derive(Clone, Debug)]
 pub struct RunDir {
     root: PathBuf,
+    /// Whether files are on disk when they are written.
+    is_synced: bool,
 }
 
 impl RunDir {
@@ -82,7 +84,7 @@ impl RunDir {
     /// # Errors
     /// [`RunDirError::Taken`], [`RunDirError::Io`].
     pub fn create(dir: &Path) -> Result<Self, RunDirError> {
-        let run = Self { root: dir.to_owned() };
+        let run = Self { root: dir.to_owned(), is_synced: true };
         for path in [run.manifest(), run.events(), run.result()] {
             if path.try_exists().map_err(|source| RunDirError::Io { path, source })? {
                 return Err(RunDirError::Taken { dir: dir.to_owned() });
@@ -98,12 +100,18 @@ impl RunDir {
     /// # Errors
     /// [`RunDirError::NoRun`].
     pub fn open(dir: &Path) -> Result<Self, RunDirError> {
-        let run = Self { root: dir.to_owned() };
+        let run = Self { root: dir.to_owned(), is_synced: true };
         if run.events().is_file() {
             Ok(run)
         } else {
             Err(RunDirError::NoRun { dir: dir.to_owned() })
         }
+    }
+
+    /// Writes further files without waits for the disk: they are copies of what is stored
+    /// elsewhere.
+    pub fn unsynced(self) -> Self {
+        Self { is_synced: false, ..self }
     }
 
     /// Path of the directory.
@@ -149,7 +157,7 @@ impl RunDir {
     /// # Errors
     /// [`RunDirError::Io`].
     pub fn write_manifest(&self, manifest: &Manifest) -> Result<(), RunDirError> {
-        write_json(&self.manifest(), manifest)
+        self.write_json(&self.manifest(), manifest)
     }
 
     /// Writes the effective configuration.
@@ -157,7 +165,7 @@ impl RunDir {
     /// # Errors
     /// [`RunDirError::Io`].
     pub fn write_config(&self, toml: &str) -> Result<(), RunDirError> {
-        write(&self.config(), toml.as_bytes())
+        self.write(&self.config(), toml.as_bytes())
     }
 
     /// Writes the result, the last file of a run. Its presence marks the run as complete.
@@ -165,7 +173,7 @@ impl RunDir {
     /// # Errors
     /// [`RunDirError::Io`].
     pub fn write_result(&self, result: &serde_json::Value) -> Result<(), RunDirError> {
-        write_json(&self.result(), result)
+        self.write_json(&self.result(), result)
     }
 
     /// Creates the run log. Facts are written until it reaches `max_bytes`.
@@ -194,17 +202,19 @@ impl RunDir {
     pub fn resume_log(&self, max_bytes: u64) -> Result<RunLog, RunDirError> {
         Ok(RunLog::resume(&self.events(), max_bytes)?)
     }
-}
 
-fn write_json(path: &Path, value: &impl Serialize) -> Result<(), RunDirError> {
-    let mut bytes = serde_json::to_vec_pretty(value)
-        .map_err(|error| RunDirError::Io { path: path.to_owned(), source: error.into() })?;
-    bytes.push(b'\n');
-    write(path, &bytes)
-}
+    fn write_json(&self, path: &Path, value: &impl Serialize) -> Result<(), RunDirError> {
+        let mut bytes = serde_json::to_vec_pretty(value)
+            .map_err(|error| RunDirError::Io { path: path.to_owned(), source: error.into() })?;
+        bytes.push(b'\n');
+        self.write(path, &bytes)
+    }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<(), RunDirError> {
-    write_atomic(path, bytes).map_err(|source| RunDirError::Io { path: path.to_owned(), source })
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), RunDirError> {
+        let written =
+            if self.is_synced { write_atomic(path, bytes) } else { write_unsynced(path, bytes) };
+        written.map_err(|source| RunDirError::Io { path: path.to_owned(), source })
+    }
 }
 
 #[cfg(test)]

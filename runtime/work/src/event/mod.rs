@@ -16,4 +16,4 @@ pub use dir::{Manifest, RunDir, RunDirError};
 pub use log::{LogError, LogHeader, ReadLog, RunLog, SCHEMA, read};
 pub use record::{EventHash, Record};
 pub use recorder::{Recorder, wall_clock_us};
-pub use springtide_base::atomic_file::write_atomic;
+pub use springtide_base::atomic_file::{write_atomic, write_unsynced};

@@ -394,9 +394,9 @@ impl<'w> Context<'w> {
         self.worker().shared().array
     }
 
-    /// The number of nodes without which a job of fixed size does not start.
-    pub(crate) fn nodes_min(&self) -> u32 {
-        self.worker().shared().nodes_min
+    /// The number of processors without which a job of fixed size does not start.
+    pub(crate) fn processors_min(&self) -> u32 {
+        self.worker().shared().processors_min
     }
 
     /// The number of compute threads of this node.

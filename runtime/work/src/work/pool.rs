@@ -254,8 +254,8 @@ pub struct PoolConfig {
     pub files: Option<PathBuf>,
     /// The job's place in its array, if it has one.
     pub array: Option<ArrayTask>,
-    /// The number of nodes without which a job of fixed size does not start.
-    pub nodes_min: u32,
+    /// The number of processors without which a job of fixed size does not start.
+    pub processors_min: u32,
     /// The prefix of the threads' names.
     pub name: String,
 }
@@ -274,7 +274,7 @@ impl Default for PoolConfig {
             checkpoint_rate: CHECKPOINT_RATE,
             files: None,
             array: None,
-            nodes_min: 1,
+            processors_min: 1,
             name: "compute".to_owned(),
         }
     }

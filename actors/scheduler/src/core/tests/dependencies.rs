@@ -20,7 +20,7 @@ impl CoreTestGrid {
         self.put(SchedulerEvent::JobOver { job, epoch, ended: None, ok: false })
     }
 
-    fn reason_to_wait(&self, job: u64) -> String {
+    pub(super) fn reason_to_wait(&self, job: u64) -> String {
         self.core.detail(JobId(job), self.now).unwrap().view.unwrap().reason
     }
 

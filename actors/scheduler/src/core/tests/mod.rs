@@ -7,6 +7,7 @@ mod dependencies;
 mod drains;
 mod files;
 mod histories;
+mod hosts;
 mod joined;
 mod managed;
 mod place;

@@ -24,7 +24,7 @@ use springtide_metrics::{SpecId, SpeedMeasurement};
 
 event_kinds!(Kind of SchedulerEvent {
     Expect {..}, SiteUp(..), SitePolled(..), StubWaits(..), StubGone(..), Recovered(..),
-    Reserved(..), Registered(..), LinkDown {..}, NodeLost {..}, MemberSilent(..), Submit {..},
+    Reserved(..), Learned(..), FormerHistory(..), Registered(..), LinkDown {..}, NodeLost {..}, MemberSilent(..), Submit {..},
     SubmitAll(..),
     Assigned {..}, Released {..}, JobOver {..}, Cancel {..}, CancelOf {..}, CancelFailed {..},
     Link {..}, Request(..), Withdraw(..), GrantAcknowledged {..}, Freed(..), HandOver(..), Subscribe(..),
@@ -289,6 +289,8 @@ fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> Sched
             let (job, epoch, limit) = (JobId(77), Epoch(1), None);
             SchedulerEvent::Recovered(Box::new(RecoveredJob { job, epoch, submit, begun, limit }))
         }
+        Kind::Learned => SchedulerEvent::Learned(Box::default()),
+        Kind::FormerHistory => SchedulerEvent::FormerHistory(Vec::new()),
         Kind::Reserved => {
             SchedulerEvent::Reserved(Vec::new(), crate::reservation::ReservationId(7))
         }
@@ -547,6 +549,8 @@ fn about(kind: Kind) -> TestSubject {
         | Kind::SitePolled
         | Kind::Recovered
         | Kind::Reserved
+        | Kind::Learned
+        | Kind::FormerHistory
         | Kind::Submit
         | Kind::SubmitAll
         | Kind::Marked
@@ -659,6 +663,8 @@ fn job_row(kind: Kind) -> [EventEffect; JobIs::ALL.len()] {
         | Kind::SitePolled
         | Kind::Recovered
         | Kind::Reserved
+        | Kind::Learned
+        | Kind::FormerHistory
         | Kind::Submit
         | Kind::SubmitAll
         | Kind::Marked
@@ -714,6 +720,8 @@ fn node_row(kind: Kind) -> [EventEffect; NodeIs::ALL.len()] {
         | Kind::SitePolled
         | Kind::Recovered
         | Kind::Reserved
+        | Kind::Learned
+        | Kind::FormerHistory
         | Kind::Submit
         | Kind::SubmitAll
         | Kind::Marked

@@ -9,6 +9,7 @@ use springtide_actors::admit::Principal;
 use springtide_actors::job::JobReport;
 use springtide_cli::exit::Exit;
 use springtide_cli::run_end::RunEnd;
+use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::JobId;
 
 use super::retention::Retention;
@@ -90,7 +91,22 @@ pub struct JobUsage {
     /// included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_ms: Option<u64>,
+    /// Numbers of its nodes over time, at each change.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sizes: Vec<JobSize>,
 }
+
+/// The number of a job's nodes from a time on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobSize {
+    /// Time in milliseconds since the Unix epoch, by the clock of the coordinator's host.
+    pub at_unix_ms: u64,
+    /// Number of nodes.
+    pub nodes: u32,
+}
+
+/// The maximum number of a job's sizes that are kept: the first ones.
+const SIZES_MAX: usize = 1000;
 
 impl JobUsage {
     /// Records a start of the job's root.
@@ -98,6 +114,25 @@ impl JobUsage {
         self.starts += 1;
         self.started_unix_s.get_or_insert(now_unix_s);
         self.processors.get_or_insert(processors);
+        if self.sizes.is_empty() {
+            let at_unix_ms = now_unix_s.saturating_mul(1000);
+            self.sizes.push(JobSize { at_unix_ms, nodes: processors });
+        }
+    }
+
+    /// Records the sizes that events of the job report.
+    pub(super) fn resize(&mut self, records: &[Record]) {
+        for Record { t_us, began_unix_us, event, .. } in records {
+            let (Event::ViewChanged { members: nodes, .. }, Some(began)) = (event, began_unix_us)
+            else {
+                continue;
+            };
+            let is_change = self.sizes.last().is_none_or(|last| last.nodes != *nodes);
+            if is_change && self.sizes.len() < SIZES_MAX {
+                let at_unix_ms = began.saturating_add(*t_us) / 1000;
+                self.sizes.push(JobSize { at_unix_ms, nodes: *nodes });
+            }
+        }
     }
 
     /// Records the report of the job's end. The report of a job without a coordinator is empty.

@@ -13,7 +13,7 @@ use serde_json::Value;
 use springtide_actors::client::JobUpdate;
 use springtide_actors::job::{JobError, NoteKind};
 use springtide_cli::exit::{Exit, Failed};
-use springtide_cli::outdir::{OutDir, append, make_dir, manifest, write_file};
+use springtide_cli::outdir::{OutDir, append, make_dir, manifest, write_copy};
 use springtide_cli::run_end::RunEnd;
 use springtide_runtime::event::Manifest;
 use springtide_runtime::records::RecordError;
@@ -199,7 +199,7 @@ impl ArchivedJob {
             object.insert("exit".to_owned(), end.exit().code().into());
         }
         // Copies for people and their programs.
-        let write = |name: &str, text: &str| write_file(&self.dir.join(name), text.as_bytes());
+        let write = |name: &str, text: &str| write_copy(&self.dir.join(name), text.as_bytes());
         let written = write("summary.txt", &summary)
             .and_then(|()| write("result.json", &format!("{object:#}\n")));
         if let Err(failed) = written {
@@ -321,6 +321,7 @@ impl ArchivedJob {
                 written?;
             }
             NoteKind::Events { records } => {
+                self.usage.resize(&records);
                 if let Some(open) = self.files() {
                     open.records(&records)?;
                 }

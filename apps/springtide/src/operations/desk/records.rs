@@ -1,7 +1,7 @@
 //! The record store of the job archive: submissions, outcomes and ends.
 //!
 //! ```text
-//! DIR/jobs.records/   the records; outcomes and results are blobs
+//! DIR/jobs.records/   the records; large outcomes and results are blobs
 //! ```
 //!
 //! The files of a job's directory are copies for people: the grid never reads an answer from them.
@@ -44,7 +44,7 @@ enum ArchiveRecord {
         /// The job.
         job: JobId,
         /// The [`Outcome`] as JSON.
-        outcome: BlobRef,
+        outcome: StoredValue,
     },
     /// A job has ended.
     Ended {
@@ -55,7 +55,7 @@ enum ArchiveRecord {
         /// Time of the end in seconds since the Unix epoch.
         at_unix_s: u64,
         /// The [`JobResult`] as JSON.
-        result: BlobRef,
+        result: StoredValue,
     },
     /// Ended jobs were removed.
     Purged {
@@ -68,6 +68,21 @@ enum ArchiveRecord {
         job: JobId,
     },
 }
+
+/// A value of a record. A blob costs two more waits for the disk, so that small values are in the
+/// record itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+enum StoredValue {
+    Blob(BlobRef),
+    Inline {
+        /// The value as JSON.
+        json: String,
+    },
+}
+
+/// The maximum length of a value in its record, in bytes.
+const INLINE_MAX: usize = if cfg!(test) { 32 } else { 2048 };
 
 /// A job's result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -98,13 +113,22 @@ struct RecordsState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RecordedJob {
     entry: ArchiveEntry,
-    outcome: Option<BlobRef>,
-    result: Option<BlobRef>,
+    outcome: Option<StoredValue>,
+    result: Option<StoredValue>,
 }
 
 impl RecordsState {
     /// Applies an entry. Returns the blobs that no record names any longer.
     fn apply(&mut self, entry: ArchiveRecord) -> Vec<BlobRef> {
+        let blob = |value| match value {
+            StoredValue::Blob(blob) => Some(blob),
+            StoredValue::Inline { .. } => None,
+        };
+        self.replace(entry).into_iter().filter_map(blob).collect()
+    }
+
+    /// Applies an entry. Returns the values that it replaces.
+    fn replace(&mut self, entry: ArchiveRecord) -> Vec<StoredValue> {
         match entry {
             ArchiveRecord::Submitted { entry } => {
                 self.last = self.last.max(entry.job);
@@ -152,7 +176,7 @@ impl RecordsState {
 
     fn names(&self, file: &str) -> bool {
         let mut all = self.jobs.values().flat_map(|kept| kept.outcome.iter().chain(&kept.result));
-        all.any(|blob| blob.file == file)
+        all.any(|value| matches!(value, StoredValue::Blob(blob) if blob.file == file))
     }
 }
 
@@ -221,34 +245,40 @@ impl JobRecords {
     /// The outcome of a job without an end, if it is stored.
     pub(super) fn outcome(&self, job: JobId) -> Result<Option<Outcome>, RecordError> {
         let inner = self.inner();
-        let blob = inner.state.jobs.get(&job).and_then(|kept| kept.outcome.as_ref());
-        blob.map(|blob| inner.get(blob)).transpose()
+        let value = inner.state.jobs.get(&job).and_then(|kept| kept.outcome.as_ref());
+        value.map(|value| inner.get(value)).transpose()
     }
 
     /// The result of a job, if it is stored.
     pub(super) fn result(&self, job: JobId) -> Result<Option<JobResult>, RecordError> {
         let inner = self.inner();
-        let blob = inner.state.jobs.get(&job).and_then(|kept| kept.result.as_ref());
-        blob.map(|blob| inner.get(blob)).transpose()
+        let value = inner.state.jobs.get(&job).and_then(|kept| kept.result.as_ref());
+        value.map(|value| inner.get(value)).transpose()
     }
 }
 
 impl OpenArchive {
-    fn put(&self, label: &str, value: &impl Serialize) -> Result<BlobRef, RecordError> {
+    fn put(&self, label: &str, value: &impl Serialize) -> Result<StoredValue, RecordError> {
         let refused = |error: serde_json::Error| RecordError::Value {
             schema: SCHEMA.name,
             reason: error.to_string(),
         };
-        let bytes = serde_json::to_vec(value).map_err(refused)?;
-        self.log.put_blob(label, &bytes)
+        let json = serde_json::to_string(value).map_err(refused)?;
+        if json.len() <= INLINE_MAX {
+            return Ok(StoredValue::Inline { json });
+        }
+        Ok(StoredValue::Blob(self.log.put_blob(label, json.as_bytes())?))
     }
 
-    fn get<T: DeserializeOwned>(&self, blob: &BlobRef) -> Result<T, RecordError> {
-        let bytes = self.log.blob(blob)?;
-        serde_json::from_slice(&bytes).map_err(|error| RecordError::Blob {
-            path: self.log.dir().join("blobs").join(&blob.file),
-            reason: error.to_string(),
-        })
+    fn get<T: DeserializeOwned>(&self, value: &StoredValue) -> Result<T, RecordError> {
+        let (read, path) = match value {
+            StoredValue::Inline { json } => (serde_json::from_str(json), self.log.dir().to_owned()),
+            StoredValue::Blob(blob) => {
+                let path = self.log.dir().join("blobs").join(&blob.file);
+                (serde_json::from_slice(&self.log.blob(blob)?), path)
+            }
+        };
+        read.map_err(|error| RecordError::Blob { path, reason: error.to_string() })
     }
 
     fn append(&mut self, entry: ArchiveRecord) -> Result<(), RecordError> {
@@ -342,6 +372,18 @@ mod tests {
         let mut again = RecordsState::default();
         inner.state.entries().into_iter().for_each(|entry| drop(again.apply(entry)));
         assert_eq!(again, inner.state);
+    }
+
+    #[test]
+    fn a_small_outcome_is_in_its_record() {
+        let files = MemoryFiles::new(0);
+        let small = Outcome { checksum: 7, result: Value::Null };
+        let records = open(&files).unwrap();
+        records.submitted(&[entry(1)]).unwrap();
+        records.has_outcome(JobId(1), &small).unwrap();
+        let is_log = |path: &std::path::PathBuf| path.extension().is_some_and(|it| it == "log");
+        assert!(files.paths().iter().all(is_log), "{:?}", files.paths());
+        assert_eq!(open(&files).unwrap().outcome(JobId(1)).unwrap(), Some(small));
     }
 
     #[test]

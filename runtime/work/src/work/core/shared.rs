@@ -98,8 +98,8 @@ pub(crate) struct PoolState {
     pub(crate) files: Option<PathBuf>,
     /// The job's place in its array.
     pub(crate) array: Option<ArrayTask>,
-    /// The number of nodes without which a job of fixed size does not start.
-    pub(crate) nodes_min: u32,
+    /// The number of processors without which a job of fixed size does not start.
+    pub(crate) processors_min: u32,
     /// Tasks that ran at least this long, in microseconds, are kept: see `watch`. `None` if none is
     /// kept.
     pub(crate) keep_least_us: Option<u64>,
@@ -158,7 +158,7 @@ impl PoolState {
             checkpoint_rate,
             files: config.files.clone(),
             array: config.array,
-            nodes_min: config.nodes_min,
+            processors_min: config.processors_min,
             keep_least_us: (!work_floor.is_zero()).then(|| (work_floor / 4).as_micros() as u64),
             ticks_rest: AtomicBool::new(false),
             is_metered: config.metered,
