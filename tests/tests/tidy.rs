@@ -39,7 +39,7 @@ const TRAPS: &[(&str, &str, &[&str])] = &[
         "it is no simulated time",
         // Records of real processes carry dates, which are shown; certificates hold by the calendar, of which simulated
         // ones carry the length alone; and QUIC asks for dates of this type, which the simulated ones make of simulated time. The
-        // fuzzer draws a seed that it prints. Stored histories of jobs carry dates, which are shown.
+        // fuzzer draws a seed that it prints. Histories of jobs carry dates, which are shown.
         &[
             "actors/src/store/history.rs",
             "runtime/base/src/fuzz.rs",

@@ -374,11 +374,6 @@ crate::judged!(Scheduler);
 impl Actor for Scheduler {
     type Context = Context<Self>;
 
-    fn stopping(&mut self, _: &mut Self::Context) -> Running {
-        self.store_memory();
-        Running::Stop
-    }
-
     fn started(&mut self, ctx: &mut Self::Context) {
         let clusters = std::mem::take(&mut self.expected);
         let nodes = self.store.drained_nodes().clone();

@@ -19,7 +19,7 @@ pub(super) type Place = i64;
 pub(super) enum WaitingNeed {
     /// The end of other jobs.
     OtherJobs,
-    /// This number of processors in one cluster, whichever it is.
+    /// This number of processors in any one cluster.
     Processors(u32),
     /// Something else, so that each scan examines the job.
     Other,

@@ -181,7 +181,7 @@ pub fn command(program: &'static str, needs: Vec<Command>) -> Command {
         .arg_required_else_help(true)
         .subcommand(submit(
             "submit",
-            "Submit jobs to a running grid and print their numbers, or wait for their ends (--wait)",
+            "Submit jobs to a running grid and print their numbers, or with --wait their outputs",
         ))
         .subcommand(submit(
             "plan",

@@ -24,8 +24,8 @@ use springtide_metrics::{SpecId, SpeedMeasurement};
 
 event_kinds!(Kind of SchedulerEvent {
     Expect {..}, SiteUp(..), SitePolled(..), StubWaits(..), StubGone(..), Recovered(..),
-    Reserved(..), Learned(..), FormerHistory(..), Registered(..), LinkDown {..}, NodeLost {..}, MemberSilent(..), Submit {..},
-    SubmitAll(..),
+    Reserved(..), Registered(..), LinkDown {..}, NodeLost {..}, MemberSilent(..), Submit {..},
+    SubmitAll(..), Learned(..), FormerHistory(..),
     Assigned {..}, Released {..}, JobOver {..}, Cancel {..}, CancelOf {..}, CancelFailed {..},
     Link {..}, Request(..), Withdraw(..), GrantAcknowledged {..}, Freed(..), HandOver(..), Subscribe(..),
     SpeedsMeasured(..), Measured {..}, Drain {..}, Marked {..}, Undrain {..}, AskLeaveFailed {..},

@@ -101,7 +101,7 @@ pub struct JobUsage {
 pub struct JobSize {
     /// Time in milliseconds since the Unix epoch, by the clock of the coordinator's host.
     pub at_unix_ms: u64,
-    /// Number of nodes.
+    /// Number of nodes of the job from then on.
     pub nodes: u32,
 }
 

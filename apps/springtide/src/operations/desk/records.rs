@@ -1,7 +1,7 @@
 //! The record store of the job archive: submissions, outcomes and ends.
 //!
 //! ```text
-//! DIR/jobs.records/   the records; large outcomes and results are blobs
+//! DIR/jobs.records/   the records; results and large outcomes are blobs
 //! ```
 //!
 //! The files of a job's directory are copies for people: the grid never reads an answer from them.
@@ -44,7 +44,7 @@ enum ArchiveRecord {
         /// The job.
         job: JobId,
         /// The [`Outcome`] as JSON.
-        outcome: StoredValue,
+        outcome: StoredOutcome,
     },
     /// A job has ended.
     Ended {
@@ -55,7 +55,7 @@ enum ArchiveRecord {
         /// Time of the end in seconds since the Unix epoch.
         at_unix_s: u64,
         /// The [`JobResult`] as JSON.
-        result: StoredValue,
+        result: BlobRef,
     },
     /// Ended jobs were removed.
     Purged {
@@ -69,11 +69,11 @@ enum ArchiveRecord {
     },
 }
 
-/// A value of a record. A blob costs two more waits for the disk, so that small values are in the
-/// record itself.
+/// An outcome in a record. A blob costs two more waits for the disk, so that small outcomes are in
+/// the record itself. Results stay for long, and damage to one must not concern others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-enum StoredValue {
+enum StoredOutcome {
     Blob(BlobRef),
     Inline {
         /// The value as JSON.
@@ -81,8 +81,8 @@ enum StoredValue {
     },
 }
 
-/// The maximum length of a value in its record, in bytes.
-const INLINE_MAX: usize = if cfg!(test) { 32 } else { 2048 };
+/// The maximum length of an outcome in its record, in bytes.
+const INLINE_MAX: usize = if cfg!(test) { 28 } else { 2048 };
 
 /// A job's result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -113,22 +113,13 @@ struct RecordsState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RecordedJob {
     entry: ArchiveEntry,
-    outcome: Option<StoredValue>,
-    result: Option<StoredValue>,
+    outcome: Option<StoredOutcome>,
+    result: Option<BlobRef>,
 }
 
 impl RecordsState {
     /// Applies an entry. Returns the blobs that no record names any longer.
     fn apply(&mut self, entry: ArchiveRecord) -> Vec<BlobRef> {
-        let blob = |value| match value {
-            StoredValue::Blob(blob) => Some(blob),
-            StoredValue::Inline { .. } => None,
-        };
-        self.replace(entry).into_iter().filter_map(blob).collect()
-    }
-
-    /// Applies an entry. Returns the values that it replaces.
-    fn replace(&mut self, entry: ArchiveRecord) -> Vec<StoredValue> {
         match entry {
             ArchiveRecord::Submitted { entry } => {
                 self.last = self.last.max(entry.job);
@@ -137,20 +128,27 @@ impl RecordsState {
                 Vec::new()
             }
             ArchiveRecord::Outcome { job, outcome } => match self.jobs.get_mut(&job) {
-                Some(kept) => kept.outcome.replace(outcome).into_iter().collect(),
-                None => vec![outcome],
+                Some(kept) => {
+                    let former = kept.outcome.replace(outcome);
+                    former.and_then(StoredOutcome::into_blob).into_iter().collect()
+                }
+                None => outcome.into_blob().into_iter().collect(),
             },
             ArchiveRecord::Ended { job, end, at_unix_s, result } => match self.jobs.get_mut(&job) {
                 Some(kept) => {
                     (kept.entry.ended, kept.entry.ended_unix_s) = (Some(end), Some(at_unix_s));
                     let former = kept.result.replace(result);
-                    kept.outcome.take().into_iter().chain(former).collect()
+                    let outcome = kept.outcome.take().and_then(StoredOutcome::into_blob);
+                    outcome.into_iter().chain(former).collect()
                 }
                 None => vec![result],
             },
             ArchiveRecord::Purged { jobs } => {
                 let removed = jobs.iter().filter_map(|job| self.jobs.remove(job));
-                removed.flat_map(|kept| kept.outcome.into_iter().chain(kept.result)).collect()
+                let blobs = removed.flat_map(|kept| {
+                    kept.outcome.and_then(StoredOutcome::into_blob).into_iter().chain(kept.result)
+                });
+                blobs.collect()
             }
             ArchiveRecord::Last { job } => {
                 self.last = self.last.max(job);
@@ -175,8 +173,10 @@ impl RecordsState {
     }
 
     fn names(&self, file: &str) -> bool {
-        let mut all = self.jobs.values().flat_map(|kept| kept.outcome.iter().chain(&kept.result));
-        all.any(|value| matches!(value, StoredValue::Blob(blob) if blob.file == file))
+        let mut all = self.jobs.values().flat_map(|kept| {
+            kept.outcome.as_ref().and_then(StoredOutcome::blob).into_iter().chain(&kept.result)
+        });
+        all.any(|blob| blob.file == file)
     }
 }
 
@@ -220,7 +220,13 @@ impl JobRecords {
     /// Records the outcome of a job.
     pub(super) fn has_outcome(&self, job: JobId, outcome: &Outcome) -> Result<(), RecordError> {
         let mut inner = self.inner();
-        let outcome = inner.put(&format!("{job}-outcome"), outcome)?;
+        let json = json_of(outcome)?;
+        let outcome = match json.len() {
+            0..=INLINE_MAX => StoredOutcome::Inline { json },
+            _ => {
+                StoredOutcome::Blob(inner.log.put_blob(&format!("{job}-outcome"), json.as_bytes())?)
+            }
+        };
         inner.append(ArchiveRecord::Outcome { job, outcome })
     }
 
@@ -233,7 +239,8 @@ impl JobRecords {
         result: &JobResult,
     ) -> Result<(), RecordError> {
         let mut inner = self.inner();
-        let result = inner.put(&format!("{job}-result"), result)?;
+        let json = json_of(result)?;
+        let result = inner.log.put_blob(&format!("{job}-result"), json.as_bytes())?;
         inner.append(ArchiveRecord::Ended { job, end: end.clone(), at_unix_s, result })
     }
 
@@ -245,40 +252,59 @@ impl JobRecords {
     /// The outcome of a job without an end, if it is stored.
     pub(super) fn outcome(&self, job: JobId) -> Result<Option<Outcome>, RecordError> {
         let inner = self.inner();
-        let value = inner.state.jobs.get(&job).and_then(|kept| kept.outcome.as_ref());
-        value.map(|value| inner.get(value)).transpose()
+        match inner.state.jobs.get(&job).and_then(|kept| kept.outcome.as_ref()) {
+            None => Ok(None),
+            Some(StoredOutcome::Blob(blob)) => inner.get(blob).map(Some),
+            Some(StoredOutcome::Inline { json }) => {
+                let path = inner.log.dir().to_owned();
+                let refused = |error: serde_json::Error| RecordError::Blob {
+                    path,
+                    reason: error.to_string(),
+                };
+                serde_json::from_str(json).map(Some).map_err(refused)
+            }
+        }
     }
 
     /// The result of a job, if it is stored.
     pub(super) fn result(&self, job: JobId) -> Result<Option<JobResult>, RecordError> {
         let inner = self.inner();
-        let value = inner.state.jobs.get(&job).and_then(|kept| kept.result.as_ref());
-        value.map(|value| inner.get(value)).transpose()
+        let blob = inner.state.jobs.get(&job).and_then(|kept| kept.result.as_ref());
+        blob.map(|blob| inner.get(blob)).transpose()
     }
 }
 
-impl OpenArchive {
-    fn put(&self, label: &str, value: &impl Serialize) -> Result<StoredValue, RecordError> {
-        let refused = |error: serde_json::Error| RecordError::Value {
-            schema: SCHEMA.name,
-            reason: error.to_string(),
-        };
-        let json = serde_json::to_string(value).map_err(refused)?;
-        if json.len() <= INLINE_MAX {
-            return Ok(StoredValue::Inline { json });
+impl StoredOutcome {
+    fn blob(&self) -> Option<&BlobRef> {
+        match self {
+            Self::Blob(blob) => Some(blob),
+            Self::Inline { .. } => None,
         }
-        Ok(StoredValue::Blob(self.log.put_blob(label, json.as_bytes())?))
     }
 
-    fn get<T: DeserializeOwned>(&self, value: &StoredValue) -> Result<T, RecordError> {
-        let (read, path) = match value {
-            StoredValue::Inline { json } => (serde_json::from_str(json), self.log.dir().to_owned()),
-            StoredValue::Blob(blob) => {
-                let path = self.log.dir().join("blobs").join(&blob.file);
-                (serde_json::from_slice(&self.log.blob(blob)?), path)
-            }
-        };
-        read.map_err(|error| RecordError::Blob { path, reason: error.to_string() })
+    fn into_blob(self) -> Option<BlobRef> {
+        match self {
+            Self::Blob(blob) => Some(blob),
+            Self::Inline { .. } => None,
+        }
+    }
+}
+
+fn json_of(value: &impl Serialize) -> Result<String, RecordError> {
+    let refused = |error: serde_json::Error| RecordError::Value {
+        schema: SCHEMA.name,
+        reason: error.to_string(),
+    };
+    serde_json::to_string(value).map_err(refused)
+}
+
+impl OpenArchive {
+    fn get<T: DeserializeOwned>(&self, blob: &BlobRef) -> Result<T, RecordError> {
+        let bytes = self.log.blob(blob)?;
+        serde_json::from_slice(&bytes).map_err(|error| RecordError::Blob {
+            path: self.log.dir().join("blobs").join(&blob.file),
+            reason: error.to_string(),
+        })
     }
 
     fn append(&mut self, entry: ArchiveRecord) -> Result<(), RecordError> {

@@ -300,7 +300,9 @@ fn damaged_records_are_refused_and_never_misread() {
     let dir = self::records::records_dir(grid.temp.path());
     grid.create(1).unwrap().take(ended(1, Ok(outcome())));
     let mut archived = grid.create(2).unwrap();
-    archived.take(JobUpdate::Note(Box::new(NoteKind::Outcome { outcome: Box::new(outcome()) })));
+    // It is too large for its record.
+    let large = Outcome { checksum: 7, result: serde_json::json!({ "solutions": 724 }) };
+    archived.take(JobUpdate::Note(Box::new(NoteKind::Outcome { outcome: Box::new(large) })));
     for name in ["job-1-result", "job-2-outcome"] {
         damage(&dir.join("blobs"), name);
     }
