@@ -166,7 +166,8 @@ const SHARE_VARIABLES: [&str; 6] = [
     "ROCR_VISIBLE_DEVICES",
 ];
 
-/// The variables of a share. Devices that are called `gpu` are also named as their libraries expect.
+/// The variables of a share. Devices that are called `gpu` are also named as their libraries
+/// expect.
 fn share_variables(share: &HostShare, binds: bool) -> Vec<(String, String)> {
     let list = |positions: &BTreeSet<u32>| {
         positions.iter().map(u32::to_string).collect::<Vec<_>>().join(",")

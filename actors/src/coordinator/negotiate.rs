@@ -133,8 +133,8 @@ impl Coordinator {
         self.program_takes(takes)
     }
 
-    /// Members of the cluster to release, the worst first. The root's node stays. They may have more
-    /// processors than the order asks for, if the minimum permits it.
+    /// Members of the cluster to release, the worst first. The root's node stays. They may have
+    /// more processors than the order asks for, if the minimum permits it.
     fn nodes_to_release(&self, ask: &AskShrink) -> Vec<NodeId> {
         if self.phase != CoordinatorPhase::Running {
             return Vec::new();

@@ -72,9 +72,10 @@ impl Handler<Exited> for Site {
         match &message.end {
             StubExit::Never(error) => self.never(ctx, &message.node, error),
             StubExit::Itself(ended) => {
-                let kind = match ended.status == MEMORY_STATUS {
-                    true => StubLossKind::OutOfMemory,
-                    false => StubLossKind::Ended,
+                let kind = if ended.status == MEMORY_STATUS {
+                    StubLossKind::OutOfMemory
+                } else {
+                    StubLossKind::Ended
                 };
                 self.exited(ctx, &message.node, ended.describe(), kind);
             }

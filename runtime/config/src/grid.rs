@@ -100,9 +100,9 @@ section! {
         /// while jobs need them; "batch": by another batch system, likewise; "ssh": on other hosts;
         /// "join": they join by themselves, with a token (see [join]).
         provider: Provider = Is("\"local\"");
-        /// Whether nodes are started while jobs need them, as large as jobs and hosts permit, instead
-        /// of `nodes` nodes of `threads` threads each. With provider "ssh", the numbers of
-        /// `ssh.hosts` are processors then. The manager's jobs (`job submit`) use such clusters.
+        /// Whether nodes are started while submitted jobs need them, as large as jobs and hosts
+        /// permit, instead of `nodes` nodes of `threads` threads each. With provider "ssh", the
+        /// numbers of `ssh.hosts` are processors then.
         on_demand: bool = Is("false");
         /// Number of hosts with nodes on demand; with provider "local", parts of this host.
         hosts: BoundedInt<1, 100_000> = Is("1");
@@ -622,7 +622,7 @@ impl GridConfig {
         let reason = match cluster.provider {
             Provider::Join => "nodes that join have the size that they are started with",
             Provider::Slurm | Provider::Batch if cluster.processors.is_none() => {
-                "nodes on demand of a batch system need `processors`, those of each host, and `hosts`"
+                "nodes on demand of a batch system need `hosts`, and `processors` of each host"
             }
             Provider::Ssh if cluster.processors.is_some() => {
                 "the numbers of `ssh.hosts` are the processors of each host: leave `processors` out"
@@ -749,10 +749,8 @@ impl Config for GridConfig {
                 Provider::Local => {}
             }
             self.check_hosts(cluster, &path, checker);
-            let nodes = self.node_limit(cluster).saturating_mul(match cluster.on_demand {
-                true => 1,
-                false => self.threads_of(cluster),
-            });
+            let size = if cluster.on_demand { 1 } else { self.threads_of(cluster) };
+            let nodes = self.node_limit(cluster).saturating_mul(size);
             if let Some(reserve) = cluster.reserve.filter(|reserve| reserve.get() > nodes) {
                 let reason = format!(
                     "`cluster.reserve` must be at most its processors, of which there are {nodes}, \

@@ -17,12 +17,12 @@ pub type Devices = BTreeMap<String, u32>;
 pub struct HostCapacity {
     /// Name of the host, unique in its cluster.
     pub host: String,
-    /// Number of processors.
+    /// Number of processors that nodes may use.
     pub processors: u32,
     /// Memory in bytes; 0: no limit is known.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub memory: u64,
-    /// Numbers of devices.
+    /// Numbers of devices that nodes may use.
     #[serde(default, skip_serializing_if = "Devices::is_empty")]
     pub devices: Devices,
 }
@@ -94,7 +94,7 @@ impl fmt::Display for NodeNeeds {
 /// The free part of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FreeHost {
-    /// Its capacity.
+    /// What its nodes may use together.
     pub capacity: HostCapacity,
     /// Positions of free processors, the preferred ones first.
     pub processors: Vec<u32>,

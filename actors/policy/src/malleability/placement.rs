@@ -217,6 +217,9 @@ pub struct PlacementError {
 impl PlacementError {
     /// Names the needs of nodes where they are why a cluster is too small.
     pub fn because_of(mut self, needs: &NodeNeeds) -> Self {
+        if needs.is_met_by_all() {
+            return self;
+        }
         for reason in self.excluded.values_mut() {
             if let ExclusionReason::TooSmall { size, needed } = *reason {
                 *reason = ExclusionReason::NoNode { size, needed, needs: needs.to_string() };

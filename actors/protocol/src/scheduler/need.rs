@@ -105,8 +105,8 @@ impl JobRequirements {
         self.time_ms.map_or(NEVER, |ms| from_duration(Duration::from_millis(ms)))
     }
 
-    /// Whether the capacities differ from other jobs', because of a reservation, a time limit or needs
-    /// for each node.
+    /// Whether the capacities differ from other jobs', because of a reservation, a time limit or
+    /// needs for each node.
     pub fn has_own_rooms(&self) -> bool {
         self.reservation.is_some() || self.time_ms.is_some() || !self.node.is_met_by_all()
     }
@@ -145,8 +145,8 @@ impl JobRequirements {
         if let Some(at) = self.components.iter().position(|one| one.min < self.node.least()) {
             let (min, least) = (self.components[at].min, self.node.least());
             return Err(format!(
-                "component {} has at least {min} processors, and each node needs {least}: raise its \
-                 minimum",
+                "component {} has at least {min} processors, and each node needs {least}: raise \
+                 its minimum",
                 at + 1
             ));
         }

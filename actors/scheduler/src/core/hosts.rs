@@ -324,7 +324,8 @@ impl SchedulerCore {
         let wait = failure.until.saturating_duration_since(now).as_secs_f64().ceil();
         let reason = &failure.reason;
         Some(format!(
-            "host {host} of {cluster}{others} is left out, and is tried again after {wait} s: {reason}"
+            "host {host} of {cluster}{others} is left out, and is tried again after {wait} s: \
+             {reason}"
         ))
     }
 

@@ -91,8 +91,8 @@ impl SchedulerCore {
         self.managing.manager.reservations()
     }
 
-    /// Number of a cluster's free processors that jobs without a time limit may have. Those that the
-    /// queue waits for count, because the queue asks.
+    /// Number of a cluster's free processors that jobs without a time limit may have. Those that
+    /// the queue waits for count, because the queue asks.
     pub(super) fn unreserved(&self, cluster: &ClusterId) -> u32 {
         let manager = &self.managing.manager;
         if !manager.has_reservations() {

@@ -340,8 +340,8 @@ impl SchedulerCore {
         nodes
     }
 
-    /// Reports processors beyond those that the manager asked for: nodes of a fixed size are granted
-    /// as a whole.
+    /// Reports processors beyond those that the manager asked for: nodes of a fixed size are
+    /// granted as a whole.
     fn report_excess(
         &mut self,
         id: JobId,

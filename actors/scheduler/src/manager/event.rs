@@ -43,12 +43,12 @@ pub enum ManagerEvent {
         /// Number of processors if all worked. A job that needs more never fits.
         whole: u32,
     },
-    /// The hosts of a cluster. The event replaces the last one about this cluster. It is needed only
-    /// while a job has needs for each of its nodes.
+    /// The hosts of a cluster. The event replaces the last one about this cluster. It is needed
+    /// only while a job has needs for each of its nodes.
     HostsPolled {
         /// Cluster of the hosts.
         cluster: ClusterId,
-        /// Their free parts.
+        /// What nodes do not use of them.
         free: Vec<FreeHost>,
         /// The same hosts without nodes.
         whole: Vec<FreeHost>,
@@ -151,8 +151,8 @@ pub enum ManagerEvent {
         /// Number of additional processors.
         count: u32,
     },
-    /// A job gets more processors than it was to get, because nodes of a fixed size are granted as a
-    /// whole. Precedes the other reports of the change.
+    /// A job gets more processors than it was to get, because nodes of a fixed size are granted as
+    /// a whole. Precedes the other reports of the change.
     Enlarged {
         /// Job that the processors are for.
         job: JobId,

@@ -469,10 +469,7 @@ impl Manager {
         let mut ground = self.capacities_now();
         self.adjust_rooms(need, &mut ground.rooms);
         let placed = place(need.placement, &need.components, &ground);
-        match need.node.is_met_by_all() {
-            true => placed,
-            false => placed.map_err(|no| no.because_of(&need.node)),
-        }
+        placed.map_err(|no| no.because_of(&need.node))
     }
 
     /// Returns the public state of a job, if the job is known.

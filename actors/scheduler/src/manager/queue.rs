@@ -416,10 +416,7 @@ impl Manager {
             }
             None => place(need.placement, &need.components, &ground),
         };
-        match need.node.is_met_by_all() {
-            true => placed,
-            false => placed.map_err(|no| no.because_of(&need.node)),
-        }
+        placed.map_err(|no| no.because_of(&need.node))
     }
 
     fn snapshot_now(&self) -> SnapshotCapacities {

@@ -14,8 +14,9 @@ event_kinds!(EventKind of ManagerEvent {
     Polled {..}, HostsPolled {..}, Unreachable {..}, CapacityLimited {..}, Replicas {..}, LinkMeasured {..},
     Submit {..}, Moved {..},
     MoveFailed {..}, Claimed {..}, Resumed {..}, ClaimFailed {..}, Answer {..}, Held {..},
-    Enlarged {..}, NotHeld {..}, Grown {..}, Freed {..}, NotForced {..}, RootMoved {..}, Unheld {..},
-    RevocationsPlanned {..}, EfficiencyMeasured {..}, GrowthRequested {..}, MemoryRaised {..}, SizeLimited {..},
+    Enlarged {..}, NotHeld {..}, Grown {..}, Freed {..}, NotForced {..}, RootMoved {..},
+    Unheld {..}, RevocationsPlanned {..}, EfficiencyMeasured {..}, GrowthRequested {..},
+    MemoryRaised {..}, SizeLimited {..},
     Ended {..}, Withdraw {..}, Tick {..},
 });
 

@@ -119,9 +119,10 @@ pub fn provider_for(
         (ProviderKind::Local, ..) => Ok(Rc::new(LocalProvider::new())),
         (ProviderKind::Join, ..) => Ok(Rc::new(JoinProvider)),
         (ProviderKind::Ssh, Some(ssh), _) => {
-            let provider = match cluster.on_demand {
-                true => SshProvider::on_demand(ssh),
-                false => SshProvider::new(ssh, nodes),
+            let provider = if cluster.on_demand {
+                SshProvider::on_demand(ssh)
+            } else {
+                SshProvider::new(ssh, nodes)
             };
             let provider =
                 provider.map_err(|error| Failed::usage(format!("cluster \"{name}\": {error}")))?;

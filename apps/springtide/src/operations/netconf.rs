@@ -278,10 +278,10 @@ fn work_params(work: &WorkSection) -> JobParams {
 pub fn existing_processors(config: &GridConfig) -> Processors {
     let of = |cluster: &ClusterSection| {
         let hosts = config.hosts_of(cluster);
-        match hosts.is_empty() {
-            true => Processors(config.threads_of(cluster)).saturating_mul(cluster.nodes.get()),
-            false => hosts.iter().map(|host| Processors(host.processors)).sum(),
+        if hosts.is_empty() {
+            return Processors(config.threads_of(cluster)).saturating_mul(cluster.nodes.get());
         }
+        hosts.iter().map(|host| Processors(host.processors)).sum()
     };
     config.cluster.iter().map(of).sum()
 }

@@ -298,8 +298,8 @@ fn overview(status: &GridStatus) -> Vec<String> {
             let hosts = site.hosts.len();
             let plural = if hosts == 1 { "" } else { "s" };
             lines.push(format!(
-                "cluster {cluster}: {processors} processors of {hosts} host{plural}, in nodes that start \
-                 while jobs need them"
+                "cluster {cluster}: {processors} processors of {hosts} host{plural}, in nodes that \
+                 start while jobs need them"
             ));
             continue;
         }

@@ -92,10 +92,10 @@ impl NodeList {
             [host.host.clone(), cluster.to_string(), processors, used, left_out]
         };
         let hosts: Vec<_> = std::iter::once(head).chain(self.hosts.iter().map(cells)).collect();
-        match self.rows.is_empty() {
-            true => columns(&hosts),
-            false => format!("{}\n{}", table(&self.rows), columns(&hosts)),
+        if self.rows.is_empty() {
+            return columns(&hosts);
         }
+        format!("{}\n{}", table(&self.rows), columns(&hosts))
     }
 }
 
