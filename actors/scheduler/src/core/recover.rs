@@ -414,7 +414,7 @@ impl SchedulerCore {
             return false;
         }
         managed.losses = losses;
-        (managed.again, managed.epoch) = (Some(need), epoch);
+        (managed.again, managed.epoch) = (Some(need), managed.epoch.max(epoch));
         managed.former = issued_to.map(|node| (epoch, node));
         out.push(SchedulerAction::Restart { job: id, client: managed.submit.client.clone() });
         let what = format!("{id} restarts because it has lost all nodes, {node} last: {reason}");

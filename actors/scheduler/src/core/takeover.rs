@@ -292,7 +292,14 @@ impl SchedulerCore {
         if self.start_renewed(id, epoch) || self.restart_renewed(id, epoch, now, out) {
             return;
         }
-        let Some(node) = self.candidate(id) else { return self.find_coordinator(id, now, out) };
+        let Some(node) = self.candidate(id) else {
+            // A restart needs a later epoch than this one, which nobody uses.
+            let is_sought = self.jobs.get(&id).is_some_and(|job| job.search.is_some());
+            if let Some(managed) = self.managing.jobs.get_mut(&id).filter(|_| is_sought) {
+                managed.epoch = managed.epoch.max(epoch);
+            }
+            return self.find_coordinator(id, now, out);
+        };
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(search) = job.search.as_mut() else { return };
         (job.epoch, job.issued_to) = (epoch, Some(node.clone()));

@@ -379,7 +379,7 @@ mod tests {
             &[(1, JobState::Running), (2, JobState::Queued)],
         );
         let expected = [
-            "job-1 (fib) runs on 2 nodes",
+            "job-1 (fib) runs on 2 processors",
             "job-2 (fib) waits for nodes",
             "node ams-2 is broken: it died",
         ];
