@@ -536,7 +536,7 @@ const NODES_MAX: u32 = 4096;
 pub struct HostSize {
     /// Name of the host.
     pub name: String,
-    /// Number of processors.
+    /// Number of processors that nodes may use.
     pub processors: u32,
     /// Memory in bytes; 0: no limit.
     pub memory: u64,

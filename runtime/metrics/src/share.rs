@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -68,14 +68,13 @@ fn place(root: &Path, number: usize) -> ProcessorPlace {
 /// count.
 pub fn memory_in_use() -> u64 {
     let mut sum = 0;
-    let mut left = vec![std::process::id()];
-    while let Some(process) = left.pop() {
-        let dir = Path::new("/proc").join(process.to_string());
+    let mut left = vec![PathBuf::from("/proc/self")];
+    while let Some(dir) = left.pop() {
         sum += resident(&dir).unwrap_or(0);
         let Ok(threads) = fs::read_dir(dir.join("task")) else { continue };
         for thread in threads.flatten() {
             let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-            left.extend(children.split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
+            left.extend(children.split_whitespace().map(|id| Path::new("/proc").join(id)));
         }
     }
     sum

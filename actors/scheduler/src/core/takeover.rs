@@ -293,7 +293,7 @@ impl SchedulerCore {
             return;
         }
         let Some(node) = self.candidate(id) else {
-            // A restart needs a later epoch than this one, which nobody uses.
+            // A restart needs a later epoch than this one, which no node uses.
             let is_sought = self.jobs.get(&id).is_some_and(|job| job.search.is_some());
             if let Some(managed) = self.managing.jobs.get_mut(&id).filter(|_| is_sought) {
                 managed.epoch = managed.epoch.max(epoch);

@@ -11,7 +11,8 @@ const JOB: JobId = JobId(1);
 
 event_kinds!(EventKind of ManagerEvent {
     SubmitAll(..), DependencyEnded {..},
-    Polled {..}, HostsPolled {..}, Unreachable {..}, CapacityLimited {..}, Replicas {..}, LinkMeasured {..},
+    Polled {..}, HostsPolled {..}, Unreachable {..}, CapacityLimited {..}, Replicas {..},
+    LinkMeasured {..},
     Submit {..}, Moved {..},
     MoveFailed {..}, Claimed {..}, Resumed {..}, ClaimFailed {..}, Answer {..}, Held {..},
     Enlarged {..}, NotHeld {..}, Grown {..}, Freed {..}, NotForced {..}, RootMoved {..},
