@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use springtide_actors::scheduler::{
     GridStatus, JobState, JobStatus, NodeState, NodeStatus, SiteStatus,
 };
-use springtide_runtime::id::{JobId, NodeId};
+use springtide_runtime::id::{ClusterId, JobId, NodeId};
 
 /// The subject of a line about a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,11 +67,7 @@ pub fn changes_between(before: &GridStatus, now: &GridStatus) -> Vec<(ChangeSubj
         let former = before.sites.get(cluster);
         let (was, is) = (former.map_or((0, 0), held), held(site));
         if former.is_none() && site.on_demand {
-            let most = site.nodes.len();
-            lines.push((
-                ChangeSubject::Member,
-                format!("cluster {cluster}: up to {most} nodes, while jobs need them"),
-            ));
+            lines.push((ChangeSubject::Member, describe_on_demand(cluster, site)));
         }
         // A site reports its state some time after its start.
         let failed = former.and_then(|site| site.failing.as_ref());
@@ -159,4 +155,19 @@ pub fn held(site: &SiteStatus) -> (usize, usize) {
     let coming = site.nodes.iter().filter(|node| node.state == NodeState::Starting).count();
     let away = |state| matches!(state, NodeState::Off | NodeState::Broken | NodeState::Starting);
     (site.nodes.iter().filter(|node| !away(node.state)).count(), coming)
+}
+/// Describes what a cluster has whose nodes start while jobs need them.
+pub fn describe_on_demand(cluster: &ClusterId, site: &SiteStatus) -> String {
+    let most = site.nodes.len();
+    match site.hosts.len() {
+        0 => format!("cluster {cluster}: up to {most} nodes, while jobs need them"),
+        hosts => {
+            let processors: u32 = site.hosts.iter().map(|host| host.processors).sum();
+            let plural = if hosts == 1 { "" } else { "s" };
+            format!(
+                "cluster {cluster}: {processors} processors of {hosts} host{plural}, in nodes that \
+                 start while jobs need them"
+            )
+        }
+    }
 }

@@ -29,7 +29,7 @@ use crate::operations::site_files;
 use crate::operations::slots;
 use crate::options::{GlobalArgs, GridShape};
 use springtide_dashboard::PreparedDashboard;
-use springtide_dashboard::changes::{changes_between, held};
+use springtide_dashboard::changes::{changes_between, describe_on_demand, held};
 
 /// The first line of a config that `dev` wrote and may overwrite.
 const DEV_HEADER: &str = "# Written by `dev`, which writes it anew each time it starts.";
@@ -293,19 +293,8 @@ fn own_sites(config: &GridConfig, dir: &Path) -> Vec<String> {
 fn overview(status: &GridStatus) -> Vec<String> {
     let mut lines = Vec::new();
     for (cluster, site) in &status.sites {
-        if !site.hosts.is_empty() {
-            let processors: u32 = site.hosts.iter().map(|host| host.processors).sum();
-            let hosts = site.hosts.len();
-            let plural = if hosts == 1 { "" } else { "s" };
-            lines.push(format!(
-                "cluster {cluster}: {processors} processors of {hosts} host{plural}, in nodes that \
-                 start while jobs need them"
-            ));
-            continue;
-        }
         if site.on_demand {
-            let most = site.nodes.len();
-            lines.push(format!("cluster {cluster}: up to {most} nodes, while jobs need them"));
+            lines.push(describe_on_demand(cluster, site));
             continue;
         }
         if site.joins {
