@@ -113,13 +113,16 @@ const ALLOCATION_EXCEPT: [&str; 10] = [
     "FLUX_URI",
 ];
 
+/// Variable of a node that names the devices of its host that it may use.
+const DEVICES: &str = "SPRINGTIDE_DEVICES";
+
 /// Whether the processes do not inherit this variable of their node.
 ///
 /// Variables of the node itself could contain secrets, such as tokens. A node may be a batch job of
 /// one task. A launcher of MPI programs that saw its allocation would refuse the other nodes.
 pub(super) fn is_withheld(name: &str) -> bool {
     let begins = |beginning: &&str| name.starts_with(*beginning);
-    name.starts_with("SPRINGTIDE_")
+    name.starts_with("SPRINGTIDE_") && name != DEVICES
         || ALLOCATION.iter().any(begins) && !ALLOCATION_EXCEPT.contains(&name)
 }
 
@@ -242,7 +245,9 @@ mod tests {
         for name in ["SPRINGTIDE_TOKEN", "SLURM_JOB_ID", "PBS_JOBID", "PE_HOSTFILE", "PMI_RANK"] {
             assert!(is_withheld(name), "{name}");
         }
-        for name in ["PATH", "SLURM_CONF", "PBS_SERVER", "CUDA_VISIBLE_DEVICES", "SGE_ROOT"] {
+        for name in
+            [DEVICES, "PATH", "SLURM_CONF", "PBS_SERVER", "CUDA_VISIBLE_DEVICES", "SGE_ROOT"]
+        {
             assert!(!is_withheld(name), "{name}");
         }
     }
