@@ -16,6 +16,9 @@ use crate::hardware::Hardware;
 use crate::policy::malleability::HostShare;
 use crate::scheduler::NodeWork;
 
+/// Exit code of a node that ended because it exceeded its memory. A site learns the reason from it.
+pub const MEMORY_EXIT_CODE: u8 = 7;
+
 /// To a site (published as [`site_name`](crate::job::site_name)), by a node: registers the node.
 /// Repeated after the link to the site was down.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use springtide_protocol::scheduler::{Drain, StubDelay, StubLossKind};
+use springtide_protocol::site::MEMORY_EXIT_CODE;
 use springtide_runtime::id::NodeId;
 
 use super::keeper::StubExit;
 use super::{ASK_WITHIN, NodeLifecycle, Site};
-
-/// Status of a node that ended because it exceeded its memory.
-const MEMORY_STATUS: &str = "exit status: 7";
 
 /// A node has lost its processor.
 #[derive(Message)]
@@ -72,7 +70,7 @@ impl Handler<Exited> for Site {
         match &message.end {
             StubExit::Never(error) => self.never(ctx, &message.node, error),
             StubExit::Itself(ended) => {
-                let kind = if ended.status == MEMORY_STATUS {
+                let kind = if ended.status == format!("exit status: {MEMORY_EXIT_CODE}") {
                     StubLossKind::OutOfMemory
                 } else {
                     StubLossKind::Ended

@@ -10,6 +10,7 @@ use springtide_actors::enrol::EnrolmentStoreError;
 use springtide_actors::job::{AssignError, JobError};
 use springtide_actors::node::NodeError;
 use springtide_actors::scheduler::{DrainError, SubmitError};
+use springtide_actors::site::MEMORY_EXIT_CODE;
 use springtide_actors::store::StoreError;
 use springtide_runtime::config::ConfigError;
 use springtide_runtime::event::{LogError, RunDirError};
@@ -59,7 +60,7 @@ impl Exit {
             Self::Timeout => 4,
             Self::Auth => 5,
             Self::Version => 6,
-            Self::Memory => 7,
+            Self::Memory => MEMORY_EXIT_CODE,
             Self::Interrupted => 130,
             Self::Terminated => 143,
             Self::Program(code) => code,

@@ -156,6 +156,7 @@ pub fn held(site: &SiteStatus) -> (usize, usize) {
     let away = |state| matches!(state, NodeState::Off | NodeState::Broken | NodeState::Starting);
     (site.nodes.iter().filter(|node| !away(node.state)).count(), coming)
 }
+
 /// Describes what a cluster has whose nodes start while jobs need them.
 pub fn describe_on_demand(cluster: &ClusterId, site: &SiteStatus) -> String {
     let most = site.nodes.len();

@@ -438,7 +438,7 @@ impl DashboardModel {
             "id": status.job.0,
             "name": status.name,
             "state": status.state,
-            "nodes": status.processors(),
+            "processors": status.processors(),
         });
         if let Some(why) = &status.waits_for {
             entry["waits"] = json!(cut(why.clone()));

@@ -7,7 +7,7 @@
 //! second.
 //!
 //! A batch system that ends a job sends SIGTERM to all its processes. The script does not pass it
-//! on, for a second one tells the program to hurry. Slurm's own SIGKILL is no
+//! on, for a second one makes the program end at once. Slurm's own SIGKILL is no
 //! substitute: to a job it begins an orderly end, and to a script it leaves the program behind.
 //!
 //! Independent of the batch system.

@@ -50,15 +50,15 @@ impl SchedulerCore {
     /// Status of each host of a cluster.
     pub(super) fn host_statuses(&self, cluster: &ClusterId) -> Vec<HostStatus> {
         let Some(site) = self.sites.get(cluster) else { return Vec::new() };
-        let status = |host: &HostCapacity| {
-            let here = self.shares(cluster).filter(|(_, _, share)| share.host == host.host);
-            let used = here.filter(|(_, node, _)| !node.is_free());
-            HostStatus {
-                host: host.host.clone(),
-                processors: host.processors,
-                used: used.map(|(id, node, _)| self.booked_size(id, node)).sum(),
-                left_out: site.host_failures.get(&host.host).map(|failed| failed.reason.clone()),
-            }
+        let mut used: BTreeMap<&str, u32> = BTreeMap::new();
+        for (id, node, share) in self.shares(cluster).filter(|(_, node, _)| !node.is_free()) {
+            *used.entry(&share.host).or_default() += self.booked_size(id, node);
+        }
+        let status = |host: &HostCapacity| HostStatus {
+            host: host.host.clone(),
+            processors: host.processors,
+            used: used.get(host.host.as_str()).copied().unwrap_or(0),
+            left_out: site.host_failures.get(&host.host).map(|failed| failed.reason.clone()),
         };
         site.hosts.iter().map(status).collect()
     }

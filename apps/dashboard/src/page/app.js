@@ -329,7 +329,7 @@ function latencies(job) {
 }
 
 function jobs(tick) {
-  rows($("job-table"), ["job", "state", "nodes", "why"], tick.jobs.map((job) => [`${job.id} ${job.name}`, job.state, job.nodes, job.waits ?? ""]));
+  rows($("job-table"), ["job", "state", "processors", "why"], tick.jobs.map((job) => [`${job.id} ${job.name}`, job.state, job.processors, job.waits ?? ""]));
   text($("more-jobs"), tick.more_jobs ? `${tick.more_jobs} more are not shown` : tick.jobs.length ? "" : "none");
   const job = tick.jobs.find((job) => job.id === state.job);
   text($("thought"), job?.thought?.length ? `now: ${job.thought.join("; ")}` : "");

@@ -428,7 +428,7 @@ fn snapshot_stream_and_metrics_contain_a_running_job() {
         tick["clusters"].as_array().unwrap().iter().all(works).then_some(job)
     });
     assert_eq!(
-        (&job["name"], &job["state"], &job["nodes"]),
+        (&job["name"], &job["state"], &job["processors"]),
         (&json!("queens"), &json!("running"), &json!(3))
     );
     let shares: u64 =
