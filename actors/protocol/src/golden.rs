@@ -26,9 +26,9 @@ use crate::enrol::{GetJoinStatus, JoinStatus, ReloadEnrolment, RenewCertificate,
 use crate::files::{RemoveFiles, ScanFiles};
 use crate::hardware::Hardware;
 use crate::job::{
-    Assign, AssignError, Cancel, DeadHolder, JobEndNotice, JobEndReport, JobError, JobNote,
-    JobParams, JobReport, JobSpec, LostMember, NoteKind, ReleaseWorker, RootProgress, Shutdown,
-    TasksHeldAtDeath,
+    Assign, AssignError, Cancel, ClientMessage, ClientMessageError, DeadHolder, JobEndNotice,
+    JobEndReport, JobError, JobNote, JobParams, JobReport, JobSpec, LostMember, NoteKind,
+    ReleaseWorker, RootProgress, Shutdown, TasksHeldAtDeath,
 };
 use crate::node::RegisterAgain;
 use crate::policy::malleability::HostShare;
@@ -359,6 +359,8 @@ fn messages_of_a_job() {
     message(&ReleaseWorker { job, over: false, epoch: Epoch(1) });
     message(&Shutdown { reason: "told to".into() });
     message(&Cancel { job, reason: "enough".into() });
+    message(&ClientMessage { job, number: 2, body: vec![1, 2].into() });
+    answer::<Result<(), ClientMessageError>>("client-message", &Err(ClientMessageError::Full));
     message(&JobEndNotice { job, epoch: Epoch(1), ok: true, ended: None });
     let what = NoteKind::Iteration { index: 1, seconds: 0.5 };
     message(&JobNote { job, epoch: Epoch(2), seq: 4, kind: what });

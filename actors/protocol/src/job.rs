@@ -314,6 +314,11 @@ pub enum NoteKind {
         /// Contents of the file.
         bytes: Bytes,
     },
+    /// A message of the job's root, whose meaning the job defines.
+    Message {
+        /// The encoded message.
+        body: Bytes,
+    },
     /// A piece of the output of a command's process.
     Output {
         /// Rank of the process.
@@ -533,7 +538,32 @@ pub struct Cancel {
     pub reason: String,
 }
 
+/// To the coordinator (published as [`coordinator_name`]), by the client: a message for the job's
+/// root.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClientMessage {
+    /// The job.
+    pub job: JobId,
+    /// Number of the message among those of this client to the job, from 1. A client sends the
+    /// next message after the answer to this one. A repeated number has no effect.
+    pub number: u64,
+    /// The encoded message, whose meaning the job defines.
+    pub body: Bytes,
+}
+
+/// Error of a [`ClientMessage`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum ClientMessageError {
+    /// The root does not run on this node: it has not started, has ended, or moves.
+    #[error("the job's root does not run there")]
+    NotRunning,
+    /// Too many messages wait for the root. The client may send the message again later.
+    #[error("too many messages wait for the job's root")]
+    Full,
+}
+
 remote_message! {
+    "client-message" => ClientMessage -> Result<(), ClientMessageError>;
     "assign" => Assign -> Result<(), AssignError>;
     "release" => ReleaseWorker;
     "shutdown" => Shutdown;

@@ -51,6 +51,7 @@ receiver! {
     Coordinator:
     ClusterReady, ClusterPeriod, InspectJob, LostMember, TasksHeldAtDeath, NodeGrant, AskLeave,
     OfferGrowth, AskShrink, BetterFree, GrowthRefused, ClusterHeartbeat, NodeSilence, Cancel,
+    ClientMessage,
 }
 
 receiver! {

@@ -42,8 +42,8 @@ use springtide_protocol::cluster::{
     FinishCluster, FinishWithout, NodeSilence,
 };
 use springtide_protocol::job::{
-    Cancel, ClusterReport, JobEndNotice, JobEndReport, JobError, JobNote, JobReport, JobSpec,
-    LostMember, NoteKind, RootProgress, TasksHeldAtDeath,
+    Cancel, ClientMessage, ClientMessageError, ClusterReport, JobEndNotice, JobEndReport, JobError,
+    JobNote, JobReport, JobSpec, LostMember, NoteKind, RootProgress, TasksHeldAtDeath,
 };
 use springtide_protocol::look::InspectJob;
 use springtide_protocol::names::{CLIENT, SCHEDULER, cluster_coordinator_name, coordinator_name};
@@ -219,6 +219,8 @@ pub struct Coordinator {
     reported_reached: RootProgress,
     /// Whether the job was cancelled; then notes to the client are not retried.
     cancelled: Arc<AtomicBool>,
+    /// Number of the client's last message to the root.
+    client_messages: u64,
     out: mpsc::UnboundedSender<OutgoingReport>,
     outgoing: Option<mpsc::UnboundedReceiver<OutgoingReport>>,
     /// Its registration in the hub, set at publication.
@@ -281,6 +283,7 @@ impl Coordinator {
             root_progress: Arc::default(),
             decision_history: look::DecisionHistory::default(),
             cancelled: Arc::default(),
+            client_messages: 0,
             reported_reached: RootProgress::default(),
             out,
             outgoing: Some(outgoing),
@@ -311,7 +314,8 @@ impl Coordinator {
             .accepts_judged::<GrowthRefused>()
             .accepts_judged::<ClusterHeartbeat>()
             .accepts_judged::<NodeSilence>()
-            .accepts_judged::<Cancel>();
+            .accepts_judged::<Cancel>()
+            .accepts_judged::<ClientMessage>();
         addr
     }
 
@@ -1012,6 +1016,23 @@ impl Handler<NodeSilence> for Coordinator {
         }
         let reason = format!("silent for {:.1} s", silence.as_secs_f64());
         self.declare_dead(&[node], &reason, silence, ctx);
+    }
+}
+
+impl Handler<ClientMessage> for Coordinator {
+    type Result = Result<(), ClientMessageError>;
+
+    fn handle(&mut self, message: ClientMessage, _: &mut Self::Context) -> Self::Result {
+        if self.phase != CoordinatorPhase::Running {
+            return Err(ClientMessageError::NotRunning);
+        }
+        if message.number > self.client_messages {
+            if !self.engine.deliver_client_message(message.body) {
+                return Err(ClientMessageError::Full);
+            }
+            self.client_messages = message.number;
+        }
+        Ok(())
     }
 }
 

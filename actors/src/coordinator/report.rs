@@ -104,6 +104,7 @@ pub(super) async fn read_reports(
             ProgressReport::Preliminary { outcome } => {
                 NoteKind::Preliminary { outcome: Box::new(outcome) }
             }
+            ProgressReport::ClientMessage { body } => NoteKind::Message { body },
             ProgressReport::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
             ProgressReport::Output { rank, attempt, processes, stream, bytes } => {
                 NoteKind::Output { rank, attempt, processes, stream, bytes }

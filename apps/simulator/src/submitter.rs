@@ -252,6 +252,7 @@ fn record_note(
         NoteKind::Events { records: more } => records.extend(more),
         NoteKind::Progress { .. }
         | NoteKind::Artifact { .. }
+        | NoteKind::Message { .. }
         | NoteKind::Output { .. }
         | NoteKind::Preliminary { .. }
         | NoteKind::Outcome { .. }

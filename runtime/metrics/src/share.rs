@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -67,8 +67,14 @@ fn place(root: &Path, number: usize) -> ProcessorPlace {
 /// Memory that processes share counts in each of them. A process that ends meanwhile does not
 /// count.
 pub fn memory_in_use() -> u64 {
+    memory_of_tree(Path::new("/proc/self"))
+}
+
+/// Memory in bytes that a process and its descendants have in use, by the process's directory in
+/// `/proc`. The rules of [`memory_in_use`] hold.
+pub fn memory_of_tree(process: &Path) -> u64 {
     let mut sum = 0;
-    let mut left = vec![PathBuf::from("/proc/self")];
+    let mut left = vec![process.to_owned()];
     while let Some(dir) = left.pop() {
         sum += resident(&dir).unwrap_or(0);
         let Ok(threads) = fs::read_dir(dir.join("task")) else { continue };

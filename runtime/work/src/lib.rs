@@ -8,6 +8,7 @@ pub mod command;
 pub mod event;
 pub mod malleable;
 pub mod mw;
+pub mod pilot;
 pub mod share;
 pub mod spmd;
 pub mod topology;

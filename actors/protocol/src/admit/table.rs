@@ -14,8 +14,8 @@ use crate::cluster::{FinishCluster, FinishWithout, GetMemory, NodeSilence, Store
 use crate::enrol::{GetJoinStatus, ReloadEnrolment};
 use crate::files::{CancelFetches, FetchFile, PutChunk, ReadChunk, RemoveFiles, ScanFiles};
 use crate::job::{
-    Assign, Cancel, JobEndNotice, JobEndReport, JobNote, LostMember, ReleaseWorker, Shutdown,
-    TasksHeldAtDeath,
+    Assign, Cancel, ClientMessage, JobEndNotice, JobEndReport, JobNote, LostMember, ReleaseWorker,
+    Shutdown, TasksHeldAtDeath,
 };
 use crate::look::{InspectCluster, InspectJob, QueryWorker};
 use crate::probe::{BandwidthSample, CheckPaths, FetchSample, Ping};
@@ -354,6 +354,7 @@ rules! {
     GrowthRefused { roles: HEAD, about: |m| MessageSubject::of(m.job), places: ORDERS }
     InspectJob { roles: CLIENTS, about: |m| MessageSubject::of(m.job), places: OWNERS }
     Cancel { roles: CLIENTS, about: |m| MessageSubject::of(m.job), places: OWNERS }
+    ClientMessage { roles: CLIENTS, about: |m| MessageSubject::of(m.job), places: Places::OWNER }
     // To a client.
     JobNote {
         roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.epoch),
@@ -370,7 +371,7 @@ rules! {
     RestartNodes { roles: HEAD }
     StartStubs { roles: HEAD }
     EndStubs { roles: HEAD }
-    FetchFile { roles: HEAD }
+    FetchFile { roles: CLIENTS }
     CancelFetches { roles: HEAD }
     ReadChunk { roles: READERS }
     PutChunk { roles: CLIENTS }

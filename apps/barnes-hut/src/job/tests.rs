@@ -91,7 +91,7 @@ fn reports_and_artefacts_come_in_order() {
             name.clone()
         }
         ProgressReport::Preliminary { .. } => "preliminary outcome".to_owned(),
-        ProgressReport::Output { .. } => "output".to_owned(),
+        ProgressReport::Output { .. } | ProgressReport::ClientMessage { .. } => "output".to_owned(),
         ProgressReport::Checkpoint(saved) => format!("checkpoint {}", saved.seq),
         ProgressReport::NeedNodes { more, .. } => format!("{more} more nodes"),
         ProgressReport::Release { nodes } => format!("{} nodes are not needed", nodes.len()),

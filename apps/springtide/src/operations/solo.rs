@@ -96,6 +96,7 @@ fn kind(note: ProgressReport) -> Option<NoteKind> {
             NoteKind::Preliminary { outcome: Box::new(outcome) }
         }
         ProgressReport::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
+        ProgressReport::ClientMessage { body } => NoteKind::Message { body },
         ProgressReport::Output { rank, attempt, processes, stream, bytes } => {
             NoteKind::Output { rank, attempt, processes, stream, bytes }
         }

@@ -163,7 +163,7 @@ impl RunWatcher<'_> {
                 }
             }
             NoteKind::Events { records } => self.records(&records),
-            NoteKind::Outcome { .. } | NoteKind::Period { .. } => {}
+            NoteKind::Message { .. } | NoteKind::Outcome { .. } | NoteKind::Period { .. } => {}
         }
     }
 }

@@ -120,7 +120,7 @@ const DEVICES: &str = "SPRINGTIDE_DEVICES";
 ///
 /// Variables of the node itself could contain secrets, such as tokens. A node may be a batch job of
 /// one task. A launcher of MPI programs that saw its allocation would refuse the other nodes.
-pub(super) fn is_withheld(name: &str) -> bool {
+pub(crate) fn is_withheld(name: &str) -> bool {
     let begins = |beginning: &&str| name.starts_with(*beginning);
     name.starts_with("SPRINGTIDE_") && name != DEVICES
         || ALLOCATION.iter().any(begins) && !ALLOCATION_EXCEPT.contains(&name)

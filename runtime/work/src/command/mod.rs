@@ -18,10 +18,10 @@
 //! `child` and `children` the processes of a node, `agent` the task of a node, and `root` the job's
 //! root. This module depends neither on roles nor on how jobs are submitted.
 
-mod agent;
+pub(crate) mod agent;
 mod child;
 mod children;
-mod environment;
+pub(crate) mod environment;
 mod launch;
 #[cfg(test)]
 mod launch_tests;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::Serialize;
 use springtide_forkjoin::layer::{Scope, TaskContext};
 use tokio::time::Instant;
@@ -355,6 +356,24 @@ impl<'w> Context<'w> {
         self.worker().shared().files.clone().ok_or_else(|| {
             Stop::fail("this node has no directory for files; set `files` of its [[cluster]]")
         })
+    }
+
+    // --- messages from and to the job's client ---
+
+    /// Takes the messages that the job's client has sent to this root, in order.
+    pub(crate) fn take_client_messages(&self) -> Vec<Bytes> {
+        let waker = self.waker();
+        self.observer().take_client_messages(Arc::new(move || waker.wake()))
+    }
+
+    /// Whether the job's client has sent messages that this root has not taken.
+    pub(crate) fn has_client_messages(&self) -> bool {
+        self.observer().has_client_messages()
+    }
+
+    /// Sends a message to the job's client. Messages arrive in order.
+    pub(crate) fn send_to_client(&self, body: Bytes) {
+        self.report(ProgressReport::ClientMessage { body });
     }
 
     // --- reports for the job's client ---

@@ -97,6 +97,6 @@ pub use engine::{
     WaitGraph,
 };
 #[doc(hidden)]
-pub use pool::{CachedResult, Encoded, PoolObserver};
+pub use pool::{CachedResult, Encoded, PoolObserver, WakeRoot};
 #[doc(hidden)]
 pub use recover::{ResultLocation, RootStart, TaskIdentity};

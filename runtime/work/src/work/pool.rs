@@ -97,6 +97,11 @@ pub enum ProgressReport {
         /// The bytes of the piece.
         bytes: Bytes,
     },
+    /// A message to the job's client.
+    ClientMessage {
+        /// The encoded message, whose meaning the job defines.
+        body: Bytes,
+    },
     /// The outcome that the job would have if it ended now.
     Preliminary {
         /// The preliminary outcome.
@@ -201,9 +206,22 @@ pub trait PoolObserver: Send + Sync {
     }
     /// Clears the refusal, because the job requests nodes again.
     fn clear_refusal(&self) {}
+    /// Takes the messages that the job's client has sent to the root, in order. `wake` is called
+    /// when another one arrives.
+    fn take_client_messages(&self, wake: WakeRoot) -> Vec<Bytes> {
+        drop(wake);
+        Vec::new()
+    }
+    /// Whether the job's client has sent messages that the root has not taken.
+    fn has_client_messages(&self) -> bool {
+        false
+    }
     /// A thread has ended, after `Pool::close`.
     fn ended(&self);
 }
+
+/// Wakes the thread of a job's root.
+pub type WakeRoot = Arc<dyn Fn() + Send + Sync>;
 
 /// The result of [`PoolObserver::lookup_cached`].
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -330,7 +330,7 @@ impl ArchivedJob {
             // between.
             NoteKind::Outcome { outcome } => self.records.has_outcome(self.entry.job, &outcome)?,
             NoteKind::Preliminary { outcome } => self.preliminary = Some(*outcome),
-            NoteKind::Iteration { .. } | NoteKind::Period { .. } => {}
+            NoteKind::Message { .. } | NoteKind::Iteration { .. } | NoteKind::Period { .. } => {}
         }
         Ok(())
     }

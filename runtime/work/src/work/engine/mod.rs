@@ -18,7 +18,7 @@ mod state;
 mod stolen_tasks;
 
 use absent::{answer, refuse};
-use state::{Adopter, EngineState, Stolen, is_below};
+use state::{Adopter, ClientMessages, EngineState, Stolen, is_below};
 
 pub use absent::AbsentNodeInbox;
 pub use books::{EngineReport, EngineWatch, Tables, WaitGraph};
@@ -39,6 +39,7 @@ use super::core::tree::{Base, root_base};
 use super::metering::{Metering, MeteringSettings};
 use super::pool::{
     CachedResult, Encoded, Pool, PoolConfig, PoolObserver, ProgressReport, SavedRoot, Seam,
+    WakeRoot,
 };
 use super::recover::messages::{Adopt, Audit, Handover, Orphans};
 use super::recover::{
@@ -145,6 +146,9 @@ pub struct EngineConfig {
 /// The default of [`EngineConfig::results_bytes`].
 pub const RESULTS_BYTES: usize = 64 << 20;
 
+/// The most bytes of messages of a job's client that wait for its root. One message may be longer.
+pub const CLIENT_MESSAGES_BYTES: usize = 64 << 20;
+
 /// One node's part in one job. Cheap to clone.
 #[derive(Clone)]
 pub struct Engine(Arc<EngineShared>);
@@ -234,6 +238,7 @@ impl Engine {
             share_wake: None,
             calls_at: None,
             refused: None,
+            client_messages: ClientMessages::default(),
         };
         let bytes_before = net.bytes_out().into_iter().collect();
         let threads = config.pool.threads.max(1);
@@ -410,6 +415,25 @@ impl Engine {
     /// [`Context::refused`]: crate::work::Context::refused
     pub fn refuse_nodes(&self, why: &str) {
         self.0.state().refused = Some(why.to_owned());
+    }
+
+    /// Gives the job's root, which runs here, a message of the job's client. Returns whether there
+    /// is room for it: at most [`CLIENT_MESSAGES_BYTES`] wait.
+    pub fn deliver_client_message(&self, body: Bytes) -> bool {
+        let wake = {
+            let mut state = self.0.state();
+            let messages = &mut state.client_messages;
+            if !messages.waiting.is_empty() && messages.bytes + body.len() > CLIENT_MESSAGES_BYTES {
+                return false;
+            }
+            messages.bytes += body.len();
+            messages.waiting.push_back(body);
+            messages.wake.clone()
+        };
+        if let Some(wake) = wake {
+            wake();
+        }
+        true
     }
 
     /// The counters and measurements since the start; `latencies` adds those since the last call.

@@ -254,6 +254,19 @@ impl PoolObserver for EngineObserver {
         self.with_engine(|inner| inner.state().refused = None);
     }
 
+    fn take_client_messages(&self, wake: WakeRoot) -> Vec<Bytes> {
+        let Some(inner) = self.inner.upgrade() else { return Vec::new() };
+        let mut state = inner.state();
+        let messages = &mut state.client_messages;
+        messages.bytes = 0;
+        messages.wake = Some(wake);
+        messages.waiting.drain(..).collect()
+    }
+
+    fn has_client_messages(&self) -> bool {
+        self.inner.upgrade().is_some_and(|it| !it.state().client_messages.waiting.is_empty())
+    }
+
     fn ended(&self) {
         self.with_engine(|inner| {
             inner.threads_left.fetch_sub(1, Ordering::AcqRel);

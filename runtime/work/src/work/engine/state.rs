@@ -67,6 +67,19 @@ pub(super) struct EngineState {
     pub(super) calls_at: Option<Instant>,
     /// The reason why the job does not get the nodes that its root last requested.
     pub(super) refused: Option<String>,
+    /// Messages of the job's client that the root has not taken.
+    pub(super) client_messages: ClientMessages,
+}
+
+/// Messages of the job's client to its root on this node.
+#[derive(Default)]
+pub(super) struct ClientMessages {
+    /// The messages in order.
+    pub(super) waiting: VecDeque<Bytes>,
+    /// The bytes of these messages.
+    pub(super) bytes: usize,
+    /// Wakes the root, if it has asked for messages.
+    pub(super) wake: Option<WakeRoot>,
 }
 
 pub(super) struct Stolen {
