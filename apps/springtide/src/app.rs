@@ -18,7 +18,7 @@ use springtide_simulator::apps::AppModel;
 use crate::command_job::CommandJob;
 use crate::commands;
 use crate::program::{JobDefinition, Program};
-use crate::workflow::run::WorkflowTask;
+use crate::workflow::run::WorkflowPilot;
 
 /// A program with its jobs. Its `main` calls [`App::main`].
 pub struct App {
@@ -33,7 +33,7 @@ impl App {
         // Nodes of live scenarios run these jobs.
         AppModel::register(&mut registry);
         // Tasks of workflows are jobs.
-        registry.job::<WorkflowTask>();
+        registry.job::<WorkflowPilot>();
         Self { program: Program { name, version, registry, jobs: Vec::new(), actors: None } }
     }
 

@@ -176,10 +176,20 @@ impl Manager {
 
     /// Number of idle processors of a cluster that are reserved now or soon.
     pub fn withheld_processors(&self, cluster: &ClusterId) -> u32 {
+        self.withheld(cluster, None)
+    }
+
+    /// Number of idle processors of a cluster that other reservations need now or soon.
+    pub(super) fn withheld_for_others(&self, cluster: &ClusterId, id: ReservationId) -> u32 {
+        self.withheld(cluster, Some(id))
+    }
+
+    fn withheld(&self, cluster: &ClusterId, except: Option<ReservationId>) -> u32 {
         let Some(profile) = self.calendar.profiles.get(cluster) else { return 0 };
         let (from, to) = (self.now, self.now.saturating_add(self.lookahead() + 1));
         let change_times = std::iter::once(from).chain(profile.change_times(from, to));
-        let uses = self.occupied_by_reservation(cluster, profile);
+        let mut uses = self.occupied_by_reservation(cluster, profile);
+        uses.retain(|id, _| Some(*id) != except);
         change_times.map(|time| self.needed_at(profile, &uses, time)).max().unwrap_or(0)
     }
 
@@ -232,13 +242,25 @@ impl Manager {
         self.used(id, cluster) > profile.map_or(0, |profile| profile.of(id, self.now))
     }
 
-    /// Expected end of a job, by its time limit.
+    /// End of a job by its time limit.
+    fn limit_end(&self, job: &JobAccount) -> Time {
+        self.end_after(job, job.need.time())
+    }
+
+    /// Expected end of a job, by its time limit. For a job of a reservation, its expected run time
+    /// counts too: it would otherwise occupy its processors forever.
     fn expected_end(&self, job: &JobAccount) -> Time {
+        let expected = job.need.expected_ms.filter(|_| job.need.reservation.is_some());
+        let expected = expected.map(|ms| from_duration(Duration::from_millis(ms)));
+        self.end_after(job, job.need.time().min(expected.unwrap_or(NEVER)))
+    }
+
+    fn end_after(&self, job: &JobAccount, time: Time) -> Time {
         let begins = match job.stage {
             AllocationStage::Running | AllocationStage::Ending => job.started,
             _ => self.now,
         };
-        begins.saturating_add(job.need.time()).min(NEVER)
+        begins.saturating_add(time).min(NEVER)
     }
 
     /// Latest end of a job.
@@ -296,7 +318,10 @@ impl Manager {
                 return 0; // no job runs on an unconfirmed reservation
             }
             let has = profile.of(id, self.now).saturating_sub(self.used(id, cluster));
-            return known.idle().saturating_add(back).min(has);
+            let idle = known.idle().saturating_add(back);
+            // A reservation is a latest start: its jobs may use what no other reservation needs.
+            let others = self.withheld_for_others(cluster, id);
+            return idle.min(has.max(idle.saturating_sub(others)));
         }
         let ends = self.now.saturating_add(need.map_or(NEVER, JobRequirements::time)).min(NEVER);
         let firm: u32 = self.unreleasable(cluster).iter().map(|(count, _)| count).sum();
@@ -553,7 +578,7 @@ impl Manager {
         let late = |(&id, job): (&JobId, &JobAccount)| {
             let within = Duration::from_millis(job.need.time_ms?);
             let running = job.stage == AllocationStage::Running && !job.end_ordered;
-            (running && self.expected_end(job) <= self.now).then_some((id, within))
+            (running && self.limit_end(job) <= self.now).then_some((id, within))
         };
         for (job, within) in self.active_jobs().filter_map(late).collect::<Vec<_>>() {
             let reason = format!("the job has reached its time limit of {within:?}");
@@ -630,7 +655,7 @@ impl Manager {
         let profiles = self.calendar.profiles.values().filter_map(next);
         let late = |(_, job): (&JobId, &JobAccount)| {
             let runs = job.stage == AllocationStage::Running && !job.end_ordered;
-            (runs && job.need.time_ms.is_some()).then(|| self.latest_end(job))
+            (runs && job.need.time_ms.is_some()).then(|| self.limit_end(job).max(self.now + SECOND))
         };
         let late = self.active_jobs().filter_map(late);
         let time = profiles.chain(late).chain(self.calendar.ledger.due()).min()?;

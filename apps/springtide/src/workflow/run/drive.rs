@@ -1,348 +1,460 @@
-//! Carries out what the flow of a workflow orders, on a grid.
+//! Executes the actions of a run's [`Flow`] on a grid.
 //!
-//! Must not decide which task begins where.
+//! It must not decide which task starts where.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
 use std::time::Duration;
 
-use springtide_actors::client::JobUpdate as JobNews;
-use springtide_actors::files::{FileServer, RemoveFiles, ScanFiles};
-use springtide_actors::job::{JobEndReport, JobError, JobParams};
+use springtide_actors::client::JobUpdate;
+use springtide_actors::job::{JobEndReport, JobError, JobParams, NoteKind, coordinator_name};
 use springtide_actors::policy::Mode;
-use springtide_actors::policy::provisioning::{SECOND, Time, seconds};
-use springtide_actors::reservation::{Reservation, ReservationRefusal, ReservedSlot};
+use springtide_actors::policy::provisioning::{Time, seconds};
+use springtide_actors::reservation::ReservationId;
 use springtide_actors::scheduler::manager::{JobRequirements, Kind};
 use springtide_actors::scheduler::{
-    CancelClientJobs, CancelJob, GetFiles, GetStatus, GridFiles, GridSlots, GridStatus, JobGrant,
-    ReleaseSlots, Scheduler, Submit, SubmitError,
+    CancelClientJobs, CancelJob, GetStatus, GridStatus, JobGrant, JobState, Scheduler, Submit,
+    SubmitError,
 };
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::outdir::make_dir;
 use springtide_cli::talk::Talk;
-use springtide_runtime::id::{ClusterId, JobId};
+use springtide_runtime::id::{ClusterId, JobId, NodeId};
+use springtide_runtime::pilot::{
+    PilotOrder, PilotReport, PilotSpec, TaskEnd, TaskRecord, TaskUsage, decode_reports,
+};
 use springtide_runtime::remote::{Remote, RemoteError};
+use springtide_runtime::work::{Job as _, OutputStream, encode_job};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::book::{most, parts};
-use super::flow::{Agreed, Flow, News, Order};
-use super::report::{CompletedRun, Reserved, write};
-use super::{Prepared, target};
-use crate::operations::agree::{agree, now, renew};
-use crate::operations::attach::{Attachment, attach};
-use crate::operations::inputs::{fetch, put, server, summed};
+use super::directory::{RunDirectory, log_path};
+use super::flow::{Flow, FlowAction, FlowEvent};
+use super::journal::JournalEntry;
+use super::pilot_job::{WorkflowPilot, send_orders};
+use super::pilots::{PilotId, PilotNode, PlacedTask};
+use super::reserve::Reserver;
+use super::spec::RunSpec;
+use super::staging::{Staging, path_below};
+use super::table::TaskLimits;
+use super::{Prepared, table::TaskState};
+use crate::operations::agree::now;
+use crate::operations::attach::Attachment;
+use crate::operations::inputs::{fetch, put};
 use crate::operations::netconf;
-use crate::operations::signals::{Signals, word};
-use crate::operations::slots::offers_of;
-use crate::options::GlobalArgs;
-use crate::output::print_early_failure;
-use crate::workflow::planning::{Needs, NoPlan, dag, plan};
 
-/// How long the head may take to answer what takes it no time.
-const WITHIN: Duration = Duration::from_secs(10);
-/// A task may wait this long for its nodes.
-const QUEUE_WITHIN: Duration = Duration::from_secs(30 * 24 * 3600);
-/// A reservation ends when its run was not heard of for so long.
-const LEASE: Duration = Duration::from_secs(60);
-/// From the offers to the first task: reserving takes a moment.
-const LEAD: Time = SECOND;
-/// A task is ended that takes so many times what is reserved for it, or this much longer.
-const LIMIT: (u64, Time) = (4, 10 * SECOND);
-/// Jobs that are cancelled have this long to end.
-const CANCEL_WITHIN: Duration = Duration::from_secs(10);
-/// A file server may take this long to look through what a task has written.
-const LOOK_WITHIN: Duration = Duration::from_secs(600);
-/// Whether the head knows the jobs that run is asked this often.
-const CHECK_EVERY: Duration = Duration::from_secs(5);
-/// A head that is silent for so long is taken to be gone.
-const SILENT_MAX: Duration = Duration::from_secs(90);
-/// Something is said of how it goes this often.
-const TICK: Duration = Duration::from_millis(200);
+/// Timeout of an answer that takes no work.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// A pilot or job may wait this long for its nodes.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);
+/// The time in which cancelled jobs must end.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The interval at which the head is asked which jobs it knows.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// The longest time for which the head may be silent.
+const SILENCE_MAX: Duration = Duration::from_secs(90);
+/// The interval at which the display is updated.
+const DISPLAY_INTERVAL: Duration = Duration::from_millis(200);
+/// The time after which a pilot without tasks and orders ends by itself.
+const PILOT_IDLE_LIMIT: Duration = Duration::from_secs(120);
+/// The most bytes of a log's end in a message.
+const LOG_END_MAX: usize = 2000;
 
-/// What becomes of a submission.
-type Answer = ((usize, u32), Result<Result<JobGrant, SubmitError>, RemoteError>);
+/// The part of a run that a job of the grid executes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum JobRole {
+    Pilot(PilotId),
+    Task(u64),
+}
 
-/// Jobs that the head knows; nothing where it is silent.
-type Jobs = Option<BTreeSet<JobId>>;
+/// The answer to the submission of a job.
+type Submitted = (JobRole, Result<Result<JobGrant, SubmitError>, RemoteError>);
 
-/// A cluster was looked through for these tasks.
-type Looked = (ClusterId, Vec<usize>);
+/// What a task of this process reports to the driver.
+enum DriveEvent {
+    Submitted(Submitted),
+    Staged {
+        number: u64,
+        result: Result<(), String>,
+    },
+    /// Orders do not reach a pilot.
+    PilotUnreachable {
+        pilot: PilotId,
+        reason: String,
+    },
+    /// The head's status, if it answered.
+    Status(Option<Box<GridStatus>>),
+}
 
-struct Drive<'a> {
+/// A pilot whose job runs.
+struct PilotLink {
+    job: JobId,
+    orders: mpsc::UnboundedSender<PilotOrder>,
+}
+
+/// A run on a grid.
+pub struct Drive<'a> {
     prepared: &'a Prepared,
+    spec: &'a RunSpec,
     attachment: &'a mut Attachment,
     scheduler: Remote<Scheduler>,
-    files: GridFiles,
+    directory: &'a mut RunDirectory,
+    staging: Rc<Staging>,
     flow: Flow,
-    /// Which task a job is, and which try of it.
-    tasks: BTreeMap<JobId, (usize, u32)>,
-    /// Jobs whose end was heard before the answer to their submission.
-    early: BTreeMap<JobId, Box<JobEndReport>>,
-    answers: (mpsc::UnboundedSender<Answer>, mpsc::UnboundedReceiver<Answer>),
-    /// Where each task runs, or ran last.
-    places: BTreeMap<usize, ClusterId>,
-    /// Clusters that are being looked through, with the tasks that wait for the next look; and whom a look has come to its end for.
-    looks: BTreeMap<ClusterId, Vec<usize>>,
-    looked: (mpsc::UnboundedSender<Looked>, mpsc::UnboundedReceiver<Looked>),
-    /// Which jobs the head knows, now and then; nothing where it is silent.
-    known: (mpsc::UnboundedSender<Jobs>, mpsc::UnboundedReceiver<Jobs>),
-    /// Jobs that it did not know the last time.
+    reserver: Reserver,
+    roles: BTreeMap<JobId, JobRole>,
+    /// Updates of jobs whose submission is not answered yet.
+    early: BTreeMap<JobId, Vec<JobUpdate>>,
+    links: BTreeMap<PilotId, PilotLink>,
+    /// Pilots that were submitted and are not needed any more.
+    unneeded: BTreeSet<PilotId>,
+    events: (mpsc::UnboundedSender<DriveEvent>, mpsc::UnboundedReceiver<DriveEvent>),
+    /// Jobs that the head did not know the last time.
     unknown: BTreeSet<JobId>,
-    /// It is silent since then.
-    silent: Option<Instant>,
-    /// Results that could not be fetched: they are not removed.
-    unfetched: BTreeSet<usize>,
-    /// What is reserved now, and the word that it is gone.
-    reserved: Option<Reservation>,
-    gone: (mpsc::UnboundedSender<ReservationRefusal>, mpsc::UnboundedReceiver<ReservationRefusal>),
-    renewing: Option<tokio::task::JoinHandle<()>>,
-    /// All that was reserved.
-    all: Vec<Reserved>,
+    silent_since: Option<Instant>,
+    /// Starts of tasks, by attempt.
+    starts: BTreeMap<u64, (Time, Option<NodeId>)>,
     talk: Talk,
 }
 
-/// Runs it, and tells how it went.
-pub async fn drive(prepared: Prepared, global: GlobalArgs) -> Result<(), Failed> {
-    let json = prepared.args.json;
-    let mut signals = Signals::take()?;
-    let began = now();
-    let attached = attach(&prepared.args.config, &prepared.config).await;
-    let mut attachment = match attached {
-        Ok(attachment) => attachment,
-        Err(failed) => return print_early_failure(json, None, failed),
-    };
-    let scheduler = attachment.scheduler();
-    let files = scheduler.send(GetFiles {}).deadline(WITHIN).await;
-    let args = &prepared.args;
-    let flow = Flow::new(prepared.bag.steps.clone(), !args.best_effort, args.retries, args.plans);
-    let mut drive = Drive {
-        prepared: &prepared,
-        scheduler,
-        files: GridFiles::default(),
-        flow,
-        tasks: BTreeMap::new(),
-        early: BTreeMap::new(),
-        answers: mpsc::unbounded_channel(),
-        places: BTreeMap::new(),
-        looks: BTreeMap::new(),
-        looked: mpsc::unbounded_channel(),
-        known: mpsc::unbounded_channel(),
-        unknown: BTreeSet::new(),
-        silent: None,
-        unfetched: BTreeSet::new(),
-        reserved: None,
-        gone: mpsc::unbounded_channel(),
-        renewing: None,
-        all: Vec::new(),
-        talk: Talk::new(global.quiet || json),
-        attachment: &mut attachment,
-    };
-    let done = match files {
-        Ok(files) => {
-            drive.files = files;
-            let limit = async {
-                match args.timeout {
-                    Some(time) => sleep(time).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                exit = signals.next() => Err(Failed::new(exit, format!("ended by {}", word(exit)))),
-                () = limit => Err(Failed::new(Exit::Timeout, "it took longer than --timeout")),
-                done = drive.whole() => done,
-            }
+impl<'a> Drive<'a> {
+    /// A run that has not begun.
+    pub fn new(
+        prepared: &'a Prepared,
+        spec: &'a RunSpec,
+        attachment: &'a mut Attachment,
+        directory: &'a mut RunDirectory,
+        (staging, flow): (Rc<Staging>, Flow),
+        talk: Talk,
+    ) -> Self {
+        let scheduler = attachment.scheduler();
+        Self {
+            prepared,
+            spec,
+            scheduler: scheduler.clone(),
+            attachment,
+            directory,
+            staging,
+            flow,
+            reserver: Reserver::new(scheduler),
+            roles: BTreeMap::new(),
+            early: BTreeMap::new(),
+            links: BTreeMap::new(),
+            unneeded: BTreeSet::new(),
+            events: mpsc::unbounded_channel(),
+            unknown: BTreeSet::new(),
+            silent_since: None,
+            starts: BTreeMap::new(),
+            talk,
         }
-        Err(error) => Err(error.into()),
-    };
-    let kept = drive.unfetched_names();
-    let done = done.map_err(|failed| {
-        if kept.is_empty() {
-            failed
-        } else {
-            let message = format!(
-                "{}; what was not fetched is left in the clusters: {}",
-                failed.message,
-                kept.join(", ")
-            );
-            Failed { message, ..failed }
-        }
-    });
-    tokio::select! {
-        biased;
-        // A second word is one too many: what is left ends with this process's link and with the lease.
-        _ = signals.next() => {}
-        () = drive.leave(done.as_ref().err()) => {}
     }
-    drive.talk.done();
-    let ended = CompletedRun {
-        name: prepared.read.name(),
-        began,
-        ended: now(),
-        steps: &prepared.bag.steps,
-        ran: drive.flow.ran(),
-        reserved: &drive.all,
-        best_effort: args.best_effort,
-        failed: done.as_ref().err(),
-    };
-    let written = write(&ended, json, args.out.as_deref());
-    attachment.endpoint.net.close("done").await;
-    done.and(written)
-}
 
-impl Drive<'_> {
-    /// From its beginning to the end of its last task.
-    async fn whole(&mut self) -> Result<(), Failed> {
-        let bag = &self.prepared.bag;
-        if bag.passes && self.files.servers.is_empty() {
-            return Err(Failed::usage(
-                "tasks pass files, and no cluster of the grid keeps any: set `files` of its [[cluster]] tables to a directory that their \
-                 nodes share",
-            ));
-        }
-        self.bring().await?;
-        let check = self.check();
-        let done = self.go().await;
+    /// The decisions so far.
+    pub fn flow(&self) -> &Flow {
+        &self.flow
+    }
+
+    /// The reservations so far.
+    pub fn reserver(&self) -> &Reserver {
+        &self.reserver
+    }
+
+    /// Runs the tasks. Returns when nothing runs any more.
+    ///
+    /// # Errors
+    /// The head is gone, no plan exists, or a file cannot be written.
+    pub async fn run(&mut self) -> Result<(), Failed> {
+        self.upload().await?;
+        let check = self.check_jobs();
+        let ran = self.run_tasks().await;
         check.abort();
-        done
+        ran
     }
 
-    async fn go(&mut self) -> Result<(), Failed> {
-        let mut orders: VecDeque<Order> = self.flow.handle(News::Tick, now()).into();
+    async fn run_tasks(&mut self) -> Result<(), Failed> {
+        let mut actions: VecDeque<FlowAction> = self.flow.handle(FlowEvent::Tick, now()).into();
         loop {
-            while let Some(order) = orders.pop_front() {
-                match order {
-                    Order::Submit { task, cluster, attempt } => {
-                        self.submit((task, attempt), cluster)
+            while let Some(action) = actions.pop_front() {
+                match action {
+                    FlowAction::Over { reason: None } => return Ok(()),
+                    FlowAction::Over { reason: Some(reason) } => {
+                        return Err(Failed::failure(reason));
                     }
-                    Order::Plan { tasks, why } => {
-                        let agreed = self.plan(&tasks, &why).await?;
-                        orders.extend(self.flow.handle(News::Agreed(agreed), now()));
+                    FlowAction::Plan { tasks, reason } => {
+                        let event = self.plan(tasks, &reason).await?;
+                        actions.extend(self.flow.handle(event, now()));
                     }
-                    Order::Finished => {
-                        // Nothing is needed any more but what is fetched.
-                        self.release().await;
-                        return self.fetch_results().await;
-                    }
-                    Order::GiveUp { task, why } => {
-                        let id = &self.prepared.bag.steps[task].id;
-                        let why = if why.contains(id.as_str()) {
-                            why
-                        } else {
-                            format!("task {id}: {why}")
-                        };
-                        return Err(Failed::failure(why));
-                    }
+                    action => self.execute(action)?,
                 }
             }
-            for news in self.hear().await? {
-                orders.extend(self.flow.handle(news, now()));
+            for event in self.next_events().await? {
+                actions.extend(self.flow.handle(event, now()));
             }
         }
     }
+
+    /// Reserves slots for tasks.
+    ///
+    /// # Errors
+    /// The first plan fails, or the journal cannot be written.
+    async fn plan(&mut self, tasks: BTreeSet<usize>, reason: &str) -> Result<FlowEvent, Failed> {
+        let is_first = self.flow.plans() == 1;
+        if !is_first {
+            let count = tasks.len();
+            self.talk.say(&format!("{count} tasks are planned again: {reason}"));
+        }
+        self.talk.wait_for("reserving slots");
+        let (prepared, spec, staging) = (self.prepared, self.spec, self.staging.clone());
+        match self.reserver.plan(prepared, spec, &staging, &tasks, reason).await {
+            Ok((agreed, entry, text)) => {
+                self.talk.say(&text);
+                self.directory.journal.add(&entry)?;
+                Ok(FlowEvent::Agreed(agreed))
+            }
+            Err(failed) if !is_first => Ok(FlowEvent::PlanFailed { tasks, reason: failed.message }),
+            Err(failed) => Err(failed),
+        }
+    }
+
+    fn execute(&mut self, action: FlowAction) -> Result<(), Failed> {
+        match action {
+            FlowAction::SubmitPilot { pilot, processors, cluster, reservation } => {
+                self.submit_pilot(pilot, processors, (cluster, reservation))?;
+            }
+            FlowAction::Say(text) => self.talk.say(&text),
+            FlowAction::FinishPilot { pilot } => match self.links.get(&pilot) {
+                Some(link) => drop(link.orders.send(PilotOrder::Finish)),
+                None => drop(self.unneeded.insert(pilot)),
+            },
+            FlowAction::Stage { number, files, cluster } => self.stage(number, &files, cluster),
+            FlowAction::Run { pilot, number, placed, limits } => {
+                self.run_task(pilot, number, placed, limits);
+            }
+            FlowAction::SubmitJob { number, task, cluster, reservation } => {
+                self.submit_job(number, task, (cluster, reservation));
+            }
+            FlowAction::Completed { placed, cluster, usage } => {
+                self.record_completed(placed, cluster, usage)?;
+            }
+            FlowAction::Failed { placed, reason, usage, again } => {
+                self.record_failed(placed, &reason, usage, again)?;
+            }
+            FlowAction::Plan { .. } | FlowAction::Over { .. } => {}
+        }
+        Ok(())
+    }
+
+    // --- waiting ---
 
     /// Waits until something happens.
-    async fn hear(&mut self) -> Result<Vec<News>, Failed> {
-        let (done, all) = (self.flow.done() as u64, self.prepared.bag.steps.len() as u64);
-        let what = format!("tasks, {} run", self.flow.submitted());
-        self.talk.progress(done, all, &what);
+    async fn next_events(&mut self) -> Result<Vec<FlowEvent>, Failed> {
+        self.display();
         let at = now();
         let due = self.flow.due(at).map(|due| Instant::now() + Duration::from_micros(due - at));
         let due = due.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
         loop {
             tokio::select! {
                 biased;
-                Some((job, news, _)) = self.attachment.news() => {
-                    if let JobNews::Ended(ended) = news {
-                        match self.tasks.remove(&job) {
-                            Some(of) => return Ok(self.ended(of, *ended)),
-                            None => drop(self.early.insert(job, ended)),
-                        }
-                    }
+                Some((job, update, _)) = self.attachment.news() => {
+                    return self.job_update(job, update);
                 }
-                Some((of, answer)) = self.answers.1.recv() => return Ok(self.answered(of, answer).await),
-                Some((cluster, tasks)) = self.looked.1.recv() => {
-                    self.look_again(cluster);
-                    return Ok(tasks.into_iter().map(News::Done).collect());
+                Some(event) = self.events.1.recv() => return self.drive_event(event),
+                (reservation, reason) = self.reserver.lost() => {
+                    return Ok(vec![FlowEvent::ReservationLost { reservation, reason }]);
                 }
-                Some(refusal) = self.gone.1.recv() => return Ok(vec![News::Gone(refusal.to_string())]),
-                Some(known) = self.known.1.recv() => return self.checked(known),
-                () = sleep_until(due) => return Ok(vec![News::Tick]),
-                () = sleep(TICK) => self.talk.tick(),
+                () = sleep_until(due) => return Ok(vec![FlowEvent::Tick]),
+                () = sleep(DISPLAY_INTERVAL) => self.talk.tick(),
             }
         }
     }
 
-    /// Asks the head now and then which jobs it knows: those of a head that has ended are told of by nobody.
-    fn check(&self) -> tokio::task::JoinHandle<()> {
-        let (scheduler, tell) = (self.scheduler.clone(), self.known.0.clone());
+    fn display(&mut self) {
+        let counts = self.flow.table().counts();
+        let pilots = self.flow.pilots();
+        let ready = pilots.iter().filter(|(_, pilot)| pilot.node.is_some()).count();
+        let waiting = pilots.submitted();
+        let mut text = format!("tasks, {} run on {ready} nodes", counts.active);
+        if ready == 0 && waiting > 0 {
+            text.push_str(", waiting for nodes");
+        }
+        if counts.failed > 0 {
+            text.push_str(&format!(", {} failed", counts.failed));
+        }
+        let total = self.flow.table().steps().len() as u64;
+        self.talk.progress(counts.completed as u64, total, &text);
+    }
+
+    fn drive_event(&mut self, event: DriveEvent) -> Result<Vec<FlowEvent>, Failed> {
+        match event {
+            DriveEvent::Submitted((role, answer)) => self.submitted(role, answer),
+            DriveEvent::Staged { number, result } => Ok(vec![FlowEvent::Staged { number, result }]),
+            DriveEvent::PilotUnreachable { pilot, reason } => {
+                let Some(link) = self.links.get(&pilot) else { return Ok(Vec::new()) };
+                let job = link.job;
+                self.cancel(job, "its run does not reach it");
+                self.forget(job);
+                Ok(vec![FlowEvent::PilotEnded { pilot, reason, impossible: false }])
+            }
+            DriveEvent::Status(status) => self.status(status),
+        }
+    }
+
+    /// An update of a job of this client.
+    fn job_update(&mut self, job: JobId, update: JobUpdate) -> Result<Vec<FlowEvent>, Failed> {
+        let Some(&role) = self.roles.get(&job) else {
+            self.early.entry(job).or_default().push(update);
+            return Ok(Vec::new());
+        };
+        match (role, update) {
+            (JobRole::Pilot(pilot), JobUpdate::Note(note)) => match *note {
+                NoteKind::Message { body } => self.pilot_reports(pilot, &body),
+                _ => Ok(Vec::new()),
+            },
+            (JobRole::Pilot(pilot), JobUpdate::Ended(ended)) => {
+                self.forget(job);
+                let reason = match ended.outcome {
+                    Ok(_) => "its node leaves".to_owned(),
+                    Err(error) => error.to_string(),
+                };
+                Ok(vec![FlowEvent::PilotEnded { pilot, reason, impossible: false }])
+            }
+            (JobRole::Task(_), JobUpdate::Note(_)) => Ok(Vec::new()),
+            (JobRole::Task(number), JobUpdate::Ended(ended)) => {
+                self.forget(job);
+                Ok(vec![self.job_ended(number, *ended)])
+            }
+        }
+    }
+
+    fn forget(&mut self, job: JobId) {
+        if let Some(JobRole::Pilot(pilot)) = self.roles.remove(&job) {
+            self.links.remove(&pilot);
+        }
+    }
+
+    fn pilot_reports(&mut self, pilot: PilotId, body: &[u8]) -> Result<Vec<FlowEvent>, Failed> {
+        let reports = decode_reports(body)
+            .map_err(|error| Failed::failure(format!("a pilot's report is damaged: {error}")))?;
+        let (mut events, mut log_bytes) = (Vec::new(), 0);
+        for report in reports {
+            match report {
+                PilotReport::Ready { node, cluster, host, processors } => {
+                    let node = PilotNode { node, cluster, host, processors };
+                    events.push(FlowEvent::PilotReady { pilot, node });
+                }
+                PilotReport::Started { number } => {
+                    self.task_started(pilot, number)?;
+                    events.push(FlowEvent::Started { number });
+                }
+                PilotReport::Log { number, stream, bytes } => {
+                    log_bytes += bytes.len() as u64;
+                    if let Some(placed) = self.flow.attempt(number) {
+                        let id = self.spec.steps[placed.task].id.as_str();
+                        let task = (placed.task, id);
+                        self.directory.add_log(task, placed.attempt, stream, &bytes)?;
+                    }
+                }
+                PilotReport::Ended { number, end, usage } => {
+                    events.push(FlowEvent::Ended { number, end, usage, cluster: None });
+                }
+            }
+        }
+        if log_bytes > 0
+            && let Some(link) = self.links.get(&pilot)
+        {
+            // The pilot may have ended.
+            let _ = link.orders.send(PilotOrder::AcknowledgeLogs { bytes: log_bytes });
+        }
+        Ok(events)
+    }
+
+    fn task_started(&mut self, pilot: PilotId, number: u64) -> Result<(), Failed> {
+        let Some(placed) = self.flow.attempt(number) else { return Ok(()) };
+        let node = self.flow.pilots().get(pilot).and_then(|pilot| pilot.node.clone());
+        let at = now();
+        let (cluster, node) = node.map(|it| (it.cluster, it.node)).unzip();
+        self.starts.insert(number, (at, node.clone()));
+        let task = self.spec.steps[placed.task].id.clone();
+        let (at_s, attempt) = (seconds(at), placed.attempt);
+        self.directory.journal.add(&JournalEntry::Started { at_s, task, attempt, cluster, node })
+    }
+
+    // --- the head ---
+
+    /// Asks the head repeatedly which jobs it knows: a new head does not report the ends of jobs
+    /// that it does not know.
+    fn check_jobs(&self) -> tokio::task::JoinHandle<()> {
+        let (scheduler, events) = (self.scheduler.clone(), self.events.0.clone());
         tokio::task::spawn_local(async move {
             loop {
-                sleep(CHECK_EVERY).await;
-                let status = scheduler.send(GetStatus {}).deadline(WITHIN).await.ok();
-                let jobs = |status: GridStatus| status.jobs.iter().map(|job| job.job).collect();
-                if tell.send(status.map(jobs)).is_err() {
+                sleep(CHECK_INTERVAL).await;
+                let status = scheduler.send(GetStatus {}).deadline(REQUEST_TIMEOUT).await.ok();
+                if events.send(DriveEvent::Status(status.map(Box::new))).is_err() {
                     return;
                 }
             }
         })
     }
 
-    /// What follows from what the head knows. A job that it has not known twice is over, and nobody will say so.
-    fn checked(&mut self, known: Jobs) -> Result<Vec<News>, Failed> {
-        let Some(known) = known else {
-            let since = *self.silent.get_or_insert_with(Instant::now);
-            if since.elapsed() >= SILENT_MAX {
+    /// The head's status. A job that it does not know twice in a row has ended.
+    fn status(&mut self, status: Option<Box<GridStatus>>) -> Result<Vec<FlowEvent>, Failed> {
+        let Some(status) = status else {
+            let since = *self.silent_since.get_or_insert_with(Instant::now);
+            if since.elapsed() >= SILENCE_MAX {
                 return Err(Failed::failure(format!(
-                    "the grid's head has not answered for {SILENT_MAX:?}: is it up, and reached from here?"
+                    "the grid's head has not answered for {SILENCE_MAX:?}: start it again, and \
+                     continue the run with the same command"
                 )));
             }
             return Ok(Vec::new());
         };
-        self.silent = None;
+        self.silent_since = None;
+        let known: BTreeSet<JobId> = status.jobs.iter().map(|job| job.job).collect();
         let missing: BTreeSet<JobId> =
-            self.tasks.keys().filter(|job| !known.contains(job)).copied().collect();
+            self.roles.keys().filter(|job| !known.contains(job)).copied().collect();
         let over: Vec<JobId> = missing.intersection(&self.unknown).copied().collect();
         self.unknown = missing;
-        let mut news = Vec::new();
+        let mut events = Vec::new();
         for job in over {
-            if let Some(of) = self.tasks.remove(&job) {
-                news.extend(self.refused(of, format!("the grid does not know {job} any more")));
-            }
+            let reason = format!("the head does not know {job} any more");
+            let role = self.roles.get(&job).copied();
+            self.forget(job);
+            events.extend(role.map(|role| self.lost(role, reason)));
         }
-        Ok(news)
+        // Pilots of this run wait without a number, and are as many as the table says.
+        let waiting = status.jobs.iter().filter(|job| job.state == JobState::Queued).count();
+        let others = waiting > self.flow.pilots().submitted();
+        events.push(FlowEvent::OthersWait(others));
+        Ok(events)
     }
 
-    fn submit(&mut self, (task, attempt): (usize, u32), cluster: Option<ClusterId>) {
-        let (bag, config) = (&self.prepared.bag, &self.prepared.config);
-        let (step, job) = (&bag.steps[task], &bag.jobs[task]);
-        let mut need =
-            JobRequirements::one(Kind::Rigid, step.processors, step.processors, step.processors);
-        need.placement = if job.files.is_empty() {
-            config.scheduling.placement
-        } else {
-            springtide_runtime::config::Placing::CloseToFiles
-        };
-        need.components[0].files = job.files.clone();
-        need.components[0].clusters = match cluster {
-            Some(cluster) => [cluster].into(),
-            // What it writes others must find.
-            None if job.writes => self.files.servers.keys().cloned().collect(),
-            None => BTreeSet::new(),
-        };
-        if let Some(reserved) = &self.reserved {
-            need.reservation = Some(reserved.id);
-            let limit = (step.lasts * LIMIT.0).max(step.lasts + LIMIT.1);
-            need.time_ms = Some(limit / (SECOND / 1000));
+    fn lost(&self, role: JobRole, reason: String) -> FlowEvent {
+        match role {
+            JobRole::Pilot(pilot) => FlowEvent::PilotEnded { pilot, reason, impossible: false },
+            JobRole::Task(number) => FlowEvent::Ended {
+                number,
+                end: TaskEnd::Interrupted,
+                usage: TaskUsage::default(),
+                cluster: None,
+            },
         }
-        let mut params: JobParams = netconf::job_params(config);
+    }
+
+    // --- submissions ---
+
+    fn submit(
+        &self,
+        role: JobRole,
+        (name, body): (&'static str, bytes::Bytes),
+        need: JobRequirements,
+    ) {
+        let mut params: JobParams = netconf::job_params(&self.prepared.config);
         params.mode = Mode::Static;
-        params.min_processors = step.processors.into();
-        params.max_processors = Some(step.processors.into());
+        params.min_processors = need.components[0].min.into();
+        params.max_processors = Some(need.max[0].into());
         let submit = Submit {
-            name: job.name.to_owned(),
-            body: job.body.clone(),
+            name: name.to_owned(),
+            body,
             fingerprint: self.prepared.fingerprint,
             params,
             clusters: None,
@@ -351,342 +463,378 @@ impl Drive<'_> {
             need: Some(need),
             principal: None,
         };
-        let (scheduler, tell) = (self.scheduler.clone(), self.answers.0.clone());
-        // What an earlier try may have left, there or elsewhere, would be another file of the same name.
-        let before = if attempt > 1 && job.writes { self.servers() } else { Vec::new() };
-        let writers = bag.writers.iter().zip(&bag.kept);
-        let names =
-            writers.filter(|(writer, _)| **writer == Some(task)).map(|(_, name)| name.clone());
-        let names: Vec<String> = if before.is_empty() { Vec::new() } else { names.collect() };
+        let (scheduler, events) = (self.scheduler.clone(), self.events.0.clone());
         tokio::task::spawn_local(async move {
-            for server in before {
-                let _ = server.send(RemoveFiles { names: names.clone() }).deadline(WITHIN).await;
-            }
-            let answer = scheduler.send(submit).deadline(QUEUE_WITHIN).await;
-            // Nobody listens any more: the run is over.
-            let _ = tell.send(((task, attempt), answer));
+            let answer = scheduler.send(submit).deadline(QUEUE_TIMEOUT).await;
+            // The run may be over.
+            let _ = events.send(DriveEvent::Submitted((role, answer)));
         });
     }
 
-    /// A submission was answered.
-    async fn answered(
+    /// Requirements of processors in clusters with files, if the run has any.
+    fn requirements(
+        &self,
+        processors: u32,
+        (cluster, reservation): (Option<ClusterId>, Option<ReservationId>),
+    ) -> JobRequirements {
+        let mut need = JobRequirements::one(Kind::Rigid, processors, processors, processors);
+        need.placement = self.prepared.config.scheduling.placement;
+        need.components[0].clusters = match cluster {
+            Some(cluster) => [cluster].into(),
+            None if self.spec.has_files => self.staging.clusters(),
+            None => BTreeSet::new(),
+        };
+        // It ends with the reservation, unless a task takes longer.
+        need.expected_ms = reservation.and_then(|id| self.reserver.remaining_ms(id));
+        need.reservation = reservation;
+        need
+    }
+
+    fn submit_pilot(
+        &self,
+        pilot: PilotId,
+        processors: u32,
+        place: (Option<ClusterId>, Option<ReservationId>),
+    ) -> Result<(), Failed> {
+        let workflow = self.prepared.read.name();
+        let job = WorkflowPilot { workflow, spec: PilotSpec { idle_limit: PILOT_IDLE_LIMIT } };
+        let mut need = self.requirements(processors, place);
+        need.node.processors = processors;
+        self.submit(JobRole::Pilot(pilot), (WorkflowPilot::NAME, encode_job(job)?), need);
+        Ok(())
+    }
+
+    fn submit_job(
+        &self,
+        number: u64,
+        task: usize,
+        place: (Option<ClusterId>, Option<ReservationId>),
+    ) {
+        let Some((name, body)) = self.spec.tasks[task].job.clone() else { return };
+        let need = self.requirements(self.spec.steps[task].processors, place);
+        self.submit(JobRole::Task(number), (name, body), need);
+    }
+
+    fn submitted(
         &mut self,
-        (task, attempt): (usize, u32),
+        role: JobRole,
         answer: Result<Result<JobGrant, SubmitError>, RemoteError>,
-    ) -> Vec<News> {
-        match answer {
-            // It was given up while it waited.
-            Ok(Ok(JobGrant { job, .. })) if !self.flow.is_current(task, attempt) => {
-                let reason = "its workflow was planned anew".to_owned();
-                let _ = self.scheduler.send(CancelJob { job, reason }).deadline(WITHIN).await;
-                Vec::new()
+    ) -> Result<Vec<FlowEvent>, Failed> {
+        let granted = match answer {
+            Ok(Ok(granted)) => granted,
+            Ok(Err(error)) => {
+                let impossible =
+                    matches!(error, SubmitError::NotPlaced { .. } | SubmitError::Program { .. });
+                return Ok(vec![self.refused(role, error.to_string(), impossible)]);
             }
-            Ok(Ok(granted)) => {
-                let members = granted.view.members.values();
-                let cluster = members.map(|member| member.cluster.clone()).next();
-                self.places.extend(cluster.clone().map(|cluster| (task, cluster)));
-                let mut news = vec![News::Began { task, attempt, cluster }];
-                match self.early.remove(&granted.job) {
-                    Some(ended) => news.extend(self.ended((task, attempt), *ended)),
-                    None => drop(self.tasks.insert(granted.job, (task, attempt))),
-                }
-                news
-            }
-            // It has no place now, nor later.
-            Ok(Err(error @ (SubmitError::NotPlaced { .. } | SubmitError::Program { .. })))
-                if self.prepared.args.best_effort && self.flow.is_current(task, attempt) =>
-            {
-                let why = error.to_string();
-                self.talk.say(&format!("task {}: {why}", self.prepared.bag.steps[task].id));
-                vec![News::Failed { task, why }]
-            }
-            Ok(Err(error)) => self.refused((task, attempt), error.to_string()),
-            Err(error) => self.refused((task, attempt), error.to_string()),
-        }
-    }
-
-    /// The grid is in the way of a task, not the task.
-    fn refused(&self, (task, attempt): (usize, u32), why: String) -> Vec<News> {
-        if !self.flow.is_current(task, attempt) {
-            return Vec::new(); // it was given up already
-        }
-        self.talk.say(&format!("task {}: {why}", self.prepared.bag.steps[task].id));
-        vec![News::Refused { task, attempt, why }]
-    }
-
-    /// A task's job has ended.
-    fn ended(&mut self, (task, attempt): (usize, u32), ended: JobEndReport) -> Vec<News> {
-        match ended.outcome {
-            Ok(_) => {
-                if self.prepared.bag.jobs[task].writes {
-                    self.look(task);
-                    Vec::new()
-                } else {
-                    vec![News::Done(task)]
-                }
-            }
-            Err(
-                error @ (JobError::Start { .. }
-                | JobError::NodeLost { .. }
-                | JobError::Cancelled { .. }),
-            ) => self.refused((task, attempt), error.to_string()),
-            Err(error) => {
-                // Of a failure only what the task says: its place in the job's tree says nothing.
-                let why = match error {
-                    JobError::Task(failure) => failure.message,
-                    error => error.to_string(),
-                };
-                self.talk.say(&why);
-                vec![News::Failed { task, why }]
-            }
-        }
-    }
-
-    fn servers(&self) -> Vec<Remote<FileServer>> {
-        let clusters = self.files.servers.keys();
-        clusters.filter_map(|cluster| server(self.attachment, &self.files, cluster).ok()).collect()
-    }
-
-    /// A task is done when what it has written is known: those that read it are submitted then. One look is enough for all that come to
-    /// their end before it begins.
-    fn look(&mut self, task: usize) {
-        let Some(cluster) = self.places.get(&task).cloned() else {
-            let _ = self.looked.0.send((ClusterId::from(""), vec![task]));
-            return;
+            Err(error) => return Ok(vec![self.refused(role, error.to_string(), false)]),
         };
-        match self.looks.get_mut(&cluster) {
-            Some(next) => next.push(task),
-            None => self.look_for(cluster, vec![task]),
+        let job = granted.job;
+        self.roles.insert(job, role);
+        let mut events = Vec::new();
+        match role {
+            JobRole::Pilot(pilot) => {
+                self.attachment.endpoint.net.learn(granted.coordinator.clone());
+                let hub = &self.attachment.endpoint.hub;
+                let coordinator = hub.remote(&granted.coordinator.node, &coordinator_name(job));
+                let (orders, receiver) = mpsc::unbounded_channel();
+                let tell = self.events.0.clone();
+                tokio::task::spawn_local(async move {
+                    if let Err(reason) = send_orders(coordinator, job, receiver).await {
+                        // The run may be over.
+                        let _ = tell.send(DriveEvent::PilotUnreachable { pilot, reason });
+                    }
+                });
+                if self.unneeded.remove(&pilot) {
+                    // The receiver was made above.
+                    let _ = orders.send(PilotOrder::Finish);
+                }
+                self.links.insert(pilot, PilotLink { job, orders });
+            }
+            JobRole::Task(number) => {
+                let members = granted.view.members.iter();
+                let first = members.map(|(node, member)| (node, &member.cluster)).next();
+                let (node, cluster) = first.map(|(n, c)| (n.clone(), c.clone())).unzip();
+                let at = now();
+                self.starts.insert(number, (at, node.clone()));
+                if let Some(placed) = self.flow.attempt(number) {
+                    let task = self.spec.steps[placed.task].id.clone();
+                    let (at_s, attempt) = (seconds(at), placed.attempt);
+                    let entry = JournalEntry::Started { at_s, task, attempt, cluster, node };
+                    self.directory.journal.add(&entry)?;
+                }
+                events.push(FlowEvent::Started { number });
+            }
+        }
+        for update in self.early.remove(&job).unwrap_or_default() {
+            events.extend(self.job_update(job, update)?);
+        }
+        Ok(events)
+    }
+
+    fn refused(&self, role: JobRole, reason: String, impossible: bool) -> FlowEvent {
+        match role {
+            JobRole::Pilot(pilot) => FlowEvent::PilotEnded { pilot, reason, impossible },
+            JobRole::Task(number) => {
+                let end = if impossible && self.prepared.args.best_effort {
+                    TaskEnd::Failed { exit: None, reason }
+                } else {
+                    TaskEnd::Interrupted
+                };
+                FlowEvent::Ended { number, end, usage: TaskUsage::default(), cluster: None }
+            }
         }
     }
 
-    fn look_for(&mut self, cluster: ClusterId, tasks: Vec<usize>) {
-        self.looks.insert(cluster.clone(), Vec::new());
-        let at = server(self.attachment, &self.files, &cluster).ok();
-        let tell = self.looked.0.clone();
-        tokio::task::spawn_local(async move {
-            if let Some(at) = at {
-                // Who does not hear it looks by itself after a while.
-                let _ = at.send(ScanFiles {}).deadline(LOOK_WITHIN).await;
+    fn job_ended(&self, number: u64, ended: JobEndReport) -> FlowEvent {
+        let usage = TaskUsage { wall_s: ended.report.wall_s, ..TaskUsage::default() };
+        let end = match ended.outcome {
+            Ok(_) => TaskEnd::Completed,
+            Err(
+                JobError::Start { .. } | JobError::NodeLost { .. } | JobError::Cancelled { .. },
+            ) => TaskEnd::Interrupted,
+            Err(JobError::Task(failure)) => {
+                TaskEnd::Failed { exit: None, reason: format!("failed: {}", failure.message) }
             }
-            let _ = tell.send((cluster, tasks));
+            Err(error) => TaskEnd::Failed { exit: None, reason: format!("failed: {error}") },
+        };
+        FlowEvent::Ended { number, end, usage, cluster: None }
+    }
+
+    fn cancel(&self, job: JobId, reason: &str) {
+        let (scheduler, reason) = (self.scheduler.clone(), reason.to_owned());
+        tokio::task::spawn_local(async move {
+            let _ = scheduler.send(CancelJob { job, reason }).deadline(REQUEST_TIMEOUT).await;
         });
     }
 
-    fn look_again(&mut self, cluster: ClusterId) {
-        match self.looks.remove(&cluster) {
-            Some(next) if !next.is_empty() => self.look_for(cluster, next),
-            _ => {}
+    // --- tasks ---
+
+    fn run_task(&self, pilot: PilotId, number: u64, placed: PlacedTask, limits: TaskLimits) {
+        let run_task = &self.spec.tasks[placed.task];
+        let mut task = run_task.task.clone();
+        task.number = number;
+        (task.time_limit, task.memory_bytes) = (limits.time, limits.memory_bytes);
+        if !task.outputs.is_empty() {
+            let content = serde_json::json!({ "task": self.spec.steps[placed.task].id });
+            task.record = Some(TaskRecord {
+                stored: run_task.record.clone(),
+                content: content.to_string().into(),
+            });
+        }
+        if let Some(link) = self.links.get(&pilot) {
+            // A pilot that has ended interrupts its tasks.
+            let _ = link.orders.send(PilotOrder::Run(Box::new(task)));
         }
     }
 
-    /// Files that tasks read and none writes are brought to the first cluster that keeps files; from there they go where they are read.
-    async fn bring(&mut self) -> Result<(), Failed> {
-        let bag = &self.prepared.bag;
-        let names = &self.prepared.read.workflow.files;
-        let Some(&first) = bag.given.first() else { return Ok(()) };
-        let Some(dir) = &self.prepared.args.inputs else {
-            return Err(Failed::usage(format!(
-                "tasks read {} files that none writes, such as {}: name the directory that has them with --inputs DIR, or run stand-ins with \
-                 --pretend 0.01",
-                bag.given.len(),
-                names[first].name
-            )));
+    fn stage(&self, number: u64, files: &[(usize, Vec<ClusterId>)], cluster: ClusterId) {
+        let named = |(file, clusters): &(usize, Vec<ClusterId>)| {
+            (self.spec.stored[*file].clone(), clusters.clone())
         };
-        let Some(cluster) = self.files.servers.keys().next() else { return Ok(()) };
-        let server = server(self.attachment, &self.files, cluster)?;
-        for &file in &bag.given {
-            let path = target(dir, &names[file].name);
-            if !path.is_file() {
-                let shown = path.display();
-                return Err(Failed::usage(format!("{shown} is not there, and tasks read it")));
-            }
-            let entry = summed(&path, &bag.kept[file]).await?;
-            put(&server, &path, &entry, &mut self.talk).await?;
+        let files: Vec<(String, Vec<ClusterId>)> = files.iter().map(named).collect();
+        let (staging, events) = (self.staging.clone(), self.events.0.clone());
+        // Transfers are cancelled with the job that they are for.
+        let job = self.roles.keys().next().copied().unwrap_or(JobId(0));
+        tokio::task::spawn_local(async move {
+            let result = staging.bring(job, files, &cluster).await;
+            // The run may be over.
+            let _ = events.send(DriveEvent::Staged { number, result });
+        });
+    }
+
+    fn record_completed(
+        &mut self,
+        placed: PlacedTask,
+        cluster: Option<ClusterId>,
+        usage: TaskUsage,
+    ) -> Result<(), Failed> {
+        let times = &self.flow.times()[placed.task];
+        let at_s = seconds(times.end.unwrap_or_else(now));
+        let start_s = times.start.map_or(at_s - usage.wall_s, seconds);
+        let entry = JournalEntry::Completed {
+            at_s,
+            task: self.spec.steps[placed.task].id.clone(),
+            key: self.spec.tasks[placed.task].key.clone(),
+            attempt: placed.attempt,
+            start_s,
+            cluster,
+            node: None,
+            wall_s: usage.wall_s,
+            cpu_s: usage.cpu_s,
+            memory_bytes: usage.memory_bytes,
+        };
+        self.directory.journal.add(&entry)?;
+        if let Some(cache) = &mut self.prepared.cache.borrow_mut().as_mut() {
+            cache.add(&entry)?;
         }
         Ok(())
     }
 
-    /// Plans tasks on what is offered now, and reserves that.
-    async fn plan(&mut self, tasks: &BTreeSet<usize>, why: &str) -> Result<Agreed, Failed> {
-        self.release().await;
-        if self.flow.plans() > 1 {
-            self.talk.say(&format!("the rest, {} tasks, is planned anew: {why}", tasks.len()));
+    fn record_failed(
+        &mut self,
+        placed: PlacedTask,
+        reason: &str,
+        usage: TaskUsage,
+        again: bool,
+    ) -> Result<(), Failed> {
+        let id = self.spec.steps[placed.task].id.clone();
+        let times = &self.flow.times()[placed.task];
+        let at_s = seconds(now());
+        let ran = usage.wall_s > 0.0;
+        let entry = JournalEntry::Failed {
+            at_s,
+            task: id.clone(),
+            attempt: placed.attempt,
+            start_s: ran.then(|| at_s - usage.wall_s),
+            cluster: times.cluster.clone(),
+            reason: reason.to_owned(),
+            again,
+        };
+        self.directory.journal.add(&entry)?;
+        let next = if again { "; it is tried again" } else { "" };
+        let mut text = format!("task {id} {reason}{next}");
+        if !again && placed.attempt > 0 {
+            text.push_str(&self.log_end(placed));
         }
-        let prepared = self.prepared;
-        let bag = &prepared.bag;
-        let order: Vec<usize> = tasks.iter().copied().collect();
-        let at: BTreeMap<usize, usize> =
-            order.iter().enumerate().map(|(at, &task)| (task, at)).collect();
-        let servers: BTreeSet<&ClusterId> = self.files.servers.keys().collect();
-        // Where data passes, only clusters that keep files will do.
-        let without = |cluster: &ClusterId| bag.passes && !servers.contains(cluster);
-        let chosen = RefCell::new(None);
-        let mut planner = |slots: &GridSlots, but: &BTreeMap<ClusterId, String>| {
-            let origin = slots.now.max(now()) + LEAD;
-            let mut offers = offers_of(slots, origin);
-            for site in &mut offers.sites {
-                let cluster = ClusterId::from(site.name.as_str());
-                if but.contains_key(&cluster) || without(&cluster) {
-                    site.slots.clear();
-                }
+        self.talk.say(&text);
+        Ok(())
+    }
+
+    /// The end of the log of an attempt, for a message.
+    fn log_end(&self, placed: PlacedTask) -> String {
+        let task = (placed.task, self.spec.steps[placed.task].id.as_str());
+        for stream in [OutputStream::Stderr, OutputStream::Stdout] {
+            let path = log_path(self.directory.path(), task, placed.attempt, stream);
+            let Ok(bytes) = std::fs::read(&path) else { continue };
+            let end = &bytes[bytes.len().saturating_sub(LOG_END_MAX)..];
+            let plain = |c: &char| !c.is_control() || *c == '\n';
+            let text: String = String::from_utf8_lossy(end).chars().filter(plain).collect();
+            if !text.trim().is_empty() {
+                return format!("; the end of {}:\n{}", path.display(), text.trim_end());
             }
-            let needs = |&task: &usize| Needs {
-                name: bag.steps[task].id.clone(),
-                runtime_s: bag.planned[task].0,
-                processors: bag.planned[task].1,
-            };
-            let edges = bag
-                .edges
-                .iter()
-                .filter_map(|(from, to, bytes)| Some((*at.get(from)?, *at.get(to)?, *bytes)));
-            let speeds: Vec<f64> = offers.sites.iter().map(|site| site.speed).collect();
-            let dag = dag(order.iter().map(needs), edges, &speeds).map_err(|e| e.to_string())?;
-            let wish = prepared.args.choice.wish(order.len(), &offers).map_err(|f| f.message)?;
-            let plan = plan(&dag, &offers, &wish).map_err(|no| told(&no))?;
-            let parts = parts(&plan, &offers, origin);
-            let places = plan.schedule.tasks.iter().zip(&order).map(|(place, &task)| {
-                let cluster = ClusterId::from(offers.sites[place.site].name.as_str());
-                (task, (cluster, origin.saturating_add(place.start)))
-            });
-            let agreed = Agreed { places: places.collect(), parts: parts.clone() };
-            let is = plan.is();
-            *chosen.borrow_mut() = Some((agreed, seconds(is.makespan), is.cost));
-            // By the time that they are asked for, prices of what begins later may have risen by a hair.
-            Ok((parts, is.cost))
-        };
-        self.talk.wait_for("reserving slots");
-        let name = prepared.read.name();
-        let one = agree(&self.scheduler, &name, Some(LEASE), &mut planner).await?;
-        let Some((agreed, makespan_s, planned_cost)) = chosen.into_inner() else {
-            return Err(Failed::failure("a reservation without a plan"));
-        };
-        self.talk.say(&format!(
-            "{} holds {} for {} tasks: planned to end in {}, costs {:.2}",
-            one.id,
-            where_at(&one.parts),
-            tasks.len(),
-            springtide_cli::format::seconds(makespan_s),
-            one.cost
-        ));
-        self.all.push(Reserved {
-            id: one.id,
-            at: now(),
-            why: why.to_owned(),
-            tasks: tasks.len(),
-            makespan_s,
-            planned_cost,
-            cost: one.cost,
-            parts: one.parts.clone(),
-        });
-        let (scheduler, tell, mine) = (self.scheduler.clone(), self.gone.0.clone(), one.clone());
-        self.renewing = Some(tokio::task::spawn_local(async move {
-            let refusal = renew(scheduler, mine).await;
-            let _ = tell.send(refusal);
-        }));
-        self.reserved = Some(one);
-        Ok(agreed)
+        }
+        String::new()
     }
 
-    async fn release(&mut self) {
-        if let Some(renewing) = self.renewing.take() {
-            renewing.abort();
+    // --- files ---
+
+    /// Copies given files to the first cluster with a directory of files, unless a cluster has
+    /// them.
+    async fn upload(&mut self) -> Result<(), Failed> {
+        let Some(cluster) = self.staging.clusters().into_iter().next() else { return Ok(()) };
+        let Some(server) = self.staging.server(&cluster).cloned() else { return Ok(()) };
+        for (&file, (path, entry)) in &self.prepared.given {
+            let stored = &self.spec.stored[file];
+            let mut entry = entry.clone();
+            entry.name.clone_from(stored);
+            self.staging.add_entry(entry.clone());
+            if self.flow.locations(file).is_empty() {
+                put(&server, path, &entry, &mut self.talk).await?;
+                self.flow.add_location(file, cluster.clone());
+            }
         }
-        // What was said of the last one is of no concern to the next.
-        while self.gone.1.try_recv().is_ok() {}
-        if let Some(one) = self.reserved.take() {
-            // Where nobody hears it, it runs out.
-            let word = ReleaseSlots { id: one.id, token: Some(one.token) };
-            let _ = self.scheduler.send(word).deadline(WITHIN).await;
-        }
+        Ok(())
     }
 
-    /// Brings what no task reads to this machine.
-    async fn fetch_results(&mut self) -> Result<(), Failed> {
+    /// Copies results of completed tasks to their places. Returns those that cannot be copied.
+    ///
+    /// # Errors
+    /// A file cannot be written, or a cluster does not answer.
+    pub async fn fetch_results(&mut self) -> Result<(), Failed> {
         let Some(dir) = &self.prepared.args.fetch else { return Ok(()) };
-        let bag = &self.prepared.bag;
-        self.unfetched = bag.results.iter().copied().collect();
-        let found = self.scheduler.send(GetFiles {}).deadline(WITHIN).await?;
-        for &file in &bag.results {
+        for &file in &self.spec.results {
             let name = &self.prepared.read.workflow.files[file].name;
-            let status = found.files.iter().find(|status| status.name == bag.kept[file]);
-            // Where its task ran; elsewhere may be what an earlier try left.
-            let at = bag.writers[file].and_then(|task| self.places.get(&task));
-            let there = |cluster: &ClusterId| {
-                Some((cluster.clone(), status?.clusters.get(cluster)?.clone()))
+            let writer = self.spec.writers[file];
+            let is_written =
+                writer.is_some_and(|task| *self.flow.table().state(task) == TaskState::Completed);
+            if !is_written || self.prepared.fetched.contains(name) {
+                continue;
+            }
+            let clusters: Vec<ClusterId> = self.flow.locations(file).iter().cloned().collect();
+            let stored = &self.spec.stored[file];
+            let entry = self.staging.entry(stored, &clusters).await;
+            let entry = entry.map_err(|reason| Failed::failure(format!("{name}: {reason}")))?;
+            let server = clusters.iter().find_map(|cluster| self.staging.server(cluster)).cloned();
+            let Some(server) = server else {
+                return Err(Failed::failure(format!("{name}: no cluster has it")));
             };
-            let entry = at.and_then(there).or_else(|| status?.anywhere());
-            let Some((cluster, entry)) = entry else {
-                return Err(Failed::failure(format!("{name} is in no cluster any more")));
-            };
-            let out = target(dir, name);
-            if let Some(parent) = out.parent() {
+            let path = path_below(dir, name);
+            if let Some(parent) = path.parent() {
                 make_dir(parent)?;
             }
-            let server = server(self.attachment, &self.files, &cluster)?;
-            fetch(&server, &entry, &out, &mut self.talk).await?;
-            self.unfetched.remove(&file);
+            fetch(&server, &entry, &path, &mut self.talk).await?;
+            let (at_s, file) = (seconds(now()), name.clone());
+            self.directory.journal.add(&JournalEntry::Fetched { at_s, file, path })?;
         }
         Ok(())
     }
 
-    fn unfetched_names(&self) -> Vec<String> {
-        self.unfetched.iter().map(|&file| self.prepared.bag.kept[file].clone()).collect()
-    }
-
-    /// Ends what runs, and leaves nothing behind.
-    async fn leave(&mut self, failed: Option<&Failed>) {
+    /// Ends what runs, and releases what is reserved.
+    pub async fn leave(&mut self, failed: Option<&Failed>) {
+        for link in self.links.values() {
+            // Those that have ended need no order.
+            let _ = link.orders.send(PilotOrder::Finish);
+        }
         if let Some(failed) = failed {
-            self.talk.wait_for("ending what runs");
+            self.talk.wait_for("ending tasks");
             let reason = format!("its workflow has ended: {}", failed.message);
             let client = self.attachment.endpoint.net.me().node.clone();
-            // Those that wait as well.
-            let word = CancelClientJobs { client, reason };
-            let _ = self.scheduler.send(word).deadline(WITHIN).await;
-            let quiet = async {
-                while !self.tasks.is_empty() {
-                    let Some((job, news, _)) = self.attachment.news().await else { return };
-                    if let JobNews::Ended(_) = news {
-                        self.tasks.remove(&job);
-                    }
-                }
-            };
-            let _ = timeout(CANCEL_WITHIN, quiet).await;
+            let order = CancelClientJobs { client, reason };
+            // Jobs that are not reached end with this process's link.
+            let _ = self.scheduler.send(order).deadline(REQUEST_TIMEOUT).await;
         }
-        self.release().await;
-        if !self.prepared.args.keep {
-            let kept = self.prepared.bag.kept.iter().enumerate();
-            let names = kept.filter(|(file, _)| !self.unfetched.contains(file));
-            let names: Vec<String> = names.map(|(_, name)| name.clone()).collect();
-            for server in self.servers() {
-                for names in names.chunks(1000) {
-                    let word = RemoveFiles { names: names.to_vec() };
-                    let _ = server.send(word).deadline(WITHIN).await;
+        let ended = async {
+            while !self.roles.is_empty() {
+                let Some((job, update, _)) = self.attachment.news().await else { return };
+                if let JobUpdate::Ended(_) = update {
+                    self.forget(job);
                 }
             }
+        };
+        let _ = timeout(CANCEL_TIMEOUT, ended).await;
+        if failed.is_none() && self.flow.pilots().submitted() > 0 {
+            let client = self.attachment.endpoint.net.me().node.clone();
+            let order = CancelClientJobs { client, reason: "its workflow is complete".to_owned() };
+            let _ = self.scheduler.send(order).deadline(REQUEST_TIMEOUT).await;
         }
+        self.reserver.release().await;
     }
-}
 
-/// Most processors of each cluster at once, for people.
-fn where_at(parts: &[ReservedSlot]) -> String {
-    let all = most(parts).into_iter().map(|(cluster, most)| format!("{most} of {cluster}"));
-    all.collect::<Vec<_>>().join(", ")
-}
+    /// Removes the run's files from the clusters.
+    pub async fn remove_files(&self) {
+        let records = self.spec.tasks.iter().map(|task| task.record.clone());
+        let names: Vec<String> = self.spec.stored.iter().cloned().chain(records).collect();
+        self.staging.remove(&names).await;
+    }
 
-/// Why there is no plan, in a sentence; `workflow plan` says more.
-fn told(no: &NoPlan) -> String {
-    match no {
-        NoPlan::NoSlots => {
-            "no cluster that would do offers any slot: `slots list` shows what is taken".to_owned()
+    /// Ends the display.
+    pub fn end_display(&mut self) {
+        self.talk.done();
+    }
+
+    /// The error of a run with failed tasks, if any failed.
+    pub fn failure(&self) -> Option<Failed> {
+        let failures = self.flow.failures();
+        let (first, reason, _) = failures.first()?;
+        let id = &self.spec.steps[*first].id;
+        let skipped: usize = failures.iter().map(|(_, _, skipped)| skipped).sum();
+        let mut text = format!("task {id} {reason}");
+        if failures.len() > 1 {
+            let names: Vec<&str> = failures
+                .iter()
+                .skip(1)
+                .take(3)
+                .map(|(task, ..)| self.spec.steps[*task].id.as_str())
+                .collect();
+            let more = failures.len() - 1 - names.len();
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            text.push_str(&format!("; {}{more} failed too", names.join(", ")));
         }
-        NoPlan::Blocked(blocked) => blocked.why.to_string(),
-        NoPlan::Missed(missed) => format!(
-            "no plan holds to what was asked for: the fastest takes {} and costs {:.2}, the cheapest takes {} and costs {:.2}",
-            springtide_cli::format::seconds(seconds(missed.fastest.makespan)),
-            missed.fastest.cost,
-            springtide_cli::format::seconds(seconds(missed.cheapest.makespan)),
-            missed.cheapest.cost
-        ),
+        if skipped > 0 {
+            let s = if skipped == 1 { " depends" } else { "s depend" };
+            text.push_str(&format!("; {skipped} task{s} on them and did not run"));
+        }
+        Some(Failed::new(Exit::Failure, text))
     }
 }

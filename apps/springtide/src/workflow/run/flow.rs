@@ -1,432 +1,900 @@
-//! What becomes of a workflow that runs: which task may begin where, which is tried again, and when the rest must be planned anew.
+//! The decisions of a run: which task starts where, which pilots it needs, and when the rest is
+//! planned again.
 //!
-//! A state machine without I/O and without a clock: [`News`] and the time in, [`Order`]s out. Must not know what tasks compute, how jobs
-//! are submitted, nor how a plan is made.
+//! A state machine without I/O and without a clock: [`FlowEvent`]s and the time in,
+//! [`FlowAction`]s out. It does not know what tasks compute, how jobs are submitted, and how a plan
+//! is made.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use springtide_actors::policy::provisioning::{AvailabilityProfile, NEVER, SECOND, Time, seconds};
-use springtide_actors::reservation::ReservedSlot;
+use springtide_actors::reservation::{ReservationId, ReservedSlot};
 use springtide_runtime::id::ClusterId;
+use springtide_runtime::pilot::{TaskEnd, TaskUsage};
 
-/// Without reservations: what the grid refused is submitted again after this time, and so often at most.
+use super::pilots::{IDLE_TIME, PilotId, PilotNode, PilotTable, PlacedTask, WantedNode};
+use super::table::{FailureKind, Step, TaskLimits, TaskState, TaskTable};
+
+/// The pause after a refused pilot or job.
 const PAUSE: Time = 2 * SECOND;
+/// The most refusals of pilots in a row.
 const REFUSALS_MAX: u32 = 30;
-/// So many tasks may wait for their nodes at once: the head answers no more calls of one process at a time than about a thousand.
-const WAITING_MAX: usize = 256;
+/// The most pilots that wait for their nodes.
+const SUBMITTED_MAX: usize = 16;
+/// The most jobs that are tasks of their own and wait for their nodes or run.
+const JOBS_MAX: usize = 256;
+/// A pilot gets no more tasks after this time if other jobs wait.
+const TURN: Time = 30 * SECOND;
+/// Ready tasks that are considered at once.
+const CONSIDERED: usize = 512;
 
-/// A task, as far as its running is concerned.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Step {
-    /// Name of the task in messages.
-    pub id: String,
-    /// Processors that it needs at the same time.
-    pub processors: u32,
-    /// How long it is expected to run.
-    pub takes: Time,
-    /// How long it is given: as long, and some more.
-    pub lasts: Time,
-    /// Tasks that it waits for.
-    pub parents: Vec<usize>,
-}
-
-impl Step {
-    /// Until when it has its processors, if it runs since then: one that should have ended is about to.
-    fn holds_until(&self, since: Time, now: Time) -> Time {
-        since.saturating_add(self.lasts).max(now + SECOND)
-    }
-}
-
-/// Where tasks that have not begun are to run.
+/// The files of a task.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Agreed {
-    /// By task: where, and when by the plan. Those that have begun or ended need none.
+pub struct StepFiles {
+    /// Files that it reads: each with its bytes.
+    pub inputs: Vec<(usize, u64)>,
+    /// Files that it writes.
+    pub outputs: Vec<usize>,
+}
+
+/// A plan of tasks that have not started, and the reservation for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AgreedPlan {
+    /// The reservation.
+    pub reservation: ReservationId,
+    /// The cluster and planned start of each task.
     pub places: BTreeMap<usize, (ClusterId, Time)>,
     /// What is reserved for them.
     pub parts: Vec<ReservedSlot>,
 }
 
-/// An event of the run.
+/// The planned place of a task.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News {
-    /// Begin; or nothing, but time has passed.
+struct PlannedPlace {
+    cluster: ClusterId,
+    reservation: ReservationId,
+}
+
+/// An event of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FlowEvent {
+    /// The run begins, or time has passed.
     Tick,
-    /// The rest is planned: begin, or go on, by this.
-    Agreed(Agreed),
-    /// A task runs.
-    Began {
-        /// Which.
-        task: usize,
-        /// In which try.
-        attempt: u32,
-        /// Where.
-        cluster: Option<ClusterId>,
-    },
-    /// A task has ended well.
-    Done(usize),
-    /// A task has failed: by itself.
-    Failed {
-        /// Which.
-        task: usize,
-        /// Why.
-        why: String,
-    },
-    /// A task could not begin, or was ended, for reasons of the grid: it has lost no try.
-    Refused {
-        /// Which.
-        task: usize,
-        /// In which try.
-        attempt: u32,
-        /// Why.
-        why: String,
-    },
-    /// What was reserved is gone.
-    Gone(String),
-}
-
-/// What is to be done.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Order {
-    /// Submit a task; answered by [`News::Began`] if it begins, and by its end.
-    Submit {
-        /// Which.
-        task: usize,
-        /// Where; absent: where the scheduler puts it.
-        cluster: Option<ClusterId>,
-        /// Which try it is, from 1.
-        attempt: u32,
-    },
-    /// Plan these anew; what was reserved is not needed any more. Answered by [`News::Agreed`].
-    Plan {
-        /// Those that have not begun.
+    /// The rest is planned, and its slots are reserved.
+    Agreed(AgreedPlan),
+    /// Tasks cannot be planned.
+    PlanFailed {
+        /// The tasks.
         tasks: BTreeSet<usize>,
-        /// Why.
-        why: String,
+        /// The reason.
+        reason: String,
     },
-    /// All is done.
-    Finished,
-    /// A task has failed too often: those that run are to be ended.
-    GiveUp {
-        /// Which.
+    /// A reservation has ended or was lost.
+    ReservationLost {
+        /// The reservation.
+        reservation: ReservationId,
+        /// The reason.
+        reason: String,
+    },
+    /// A pilot is ready for tasks.
+    PilotReady {
+        /// The pilot.
+        pilot: PilotId,
+        /// Its node.
+        node: PilotNode,
+    },
+    /// A pilot has ended, or could not start.
+    PilotEnded {
+        /// The pilot.
+        pilot: PilotId,
+        /// The reason.
+        reason: String,
+        /// Whether the grid can never run such a pilot.
+        impossible: bool,
+    },
+    /// The program of a task has started.
+    Started {
+        /// The number of the attempt.
+        number: u64,
+    },
+    /// An attempt has ended.
+    Ended {
+        /// The number of the attempt.
+        number: u64,
+        /// How it ended.
+        end: TaskEnd,
+        /// What it used.
+        usage: TaskUsage,
+        /// Its cluster, for a job; a pilot's is known.
+        cluster: Option<ClusterId>,
+    },
+    /// The inputs of an attempt are in its cluster, or cannot be brought there.
+    Staged {
+        /// The number of the attempt.
+        number: u64,
+        /// The reason of a failure.
+        result: Result<(), String>,
+    },
+    /// Whether jobs of others wait.
+    OthersWait(bool),
+}
+
+/// An action of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FlowAction {
+    /// Submit a pilot.
+    SubmitPilot {
+        /// The pilot.
+        pilot: PilotId,
+        /// The least processors of its node.
+        processors: u32,
+        /// Its cluster; any if absent.
+        cluster: Option<ClusterId>,
+        /// Its reservation, if it has one.
+        reservation: Option<ReservationId>,
+    },
+    /// Let a pilot end after its tasks.
+    FinishPilot {
+        /// The pilot.
+        pilot: PilotId,
+    },
+    /// Bring files to a cluster, then report [`FlowEvent::Staged`].
+    Stage {
+        /// The number of the attempt.
+        number: u64,
+        /// Each file with the clusters that have it.
+        files: Vec<(usize, Vec<ClusterId>)>,
+        /// The cluster that needs them.
+        cluster: ClusterId,
+    },
+    /// Send a task to a pilot.
+    Run {
+        /// The pilot.
+        pilot: PilotId,
+        /// The number of the attempt.
+        number: u64,
+        /// The task and its attempt.
+        placed: PlacedTask,
+        /// The limits of the attempt.
+        limits: TaskLimits,
+    },
+    /// Submit a task that is a registered job.
+    SubmitJob {
+        /// The number of the attempt.
+        number: u64,
+        /// The task.
         task: usize,
-        /// Why.
-        why: String,
+        /// Its cluster; any if absent.
+        cluster: Option<ClusterId>,
+        /// Its reservation, if it has one.
+        reservation: Option<ReservationId>,
+    },
+    /// Record that a task was completed.
+    Completed {
+        /// The task and its attempt.
+        placed: PlacedTask,
+        /// Its cluster.
+        cluster: Option<ClusterId>,
+        /// What it used.
+        usage: TaskUsage,
+    },
+    /// Record that an attempt failed.
+    Failed {
+        /// The task and its attempt.
+        placed: PlacedTask,
+        /// The reason, as the predicate of a sentence about the task.
+        reason: String,
+        /// What it used.
+        usage: TaskUsage,
+        /// Whether another attempt follows.
+        again: bool,
+    },
+    /// Plan these tasks, reserve slots for them, and report [`FlowEvent::Agreed`].
+    Plan {
+        /// The tasks that have not started.
+        tasks: BTreeSet<usize>,
+        /// The reason.
+        reason: String,
+    },
+    /// Tell the user.
+    Say(String),
+    /// The run is over: nothing runs and nothing follows.
+    Over {
+        /// The reason why it ended before its tasks, if it did.
+        reason: Option<String>,
     },
 }
 
-/// What a task does.
+/// Where an attempt is under way.
 #[derive(Clone, Debug, PartialEq)]
-enum State {
-    /// It waits for others, or for its place.
-    Waits,
-    /// It was submitted, then and there, by that plan, and runs if it has begun.
-    Submitted {
-        cluster: Option<ClusterId>,
-        since: Time,
-        began: bool,
-        plan: u32,
-    },
-    Done,
+enum AttemptPlace {
+    /// On a pilot.
+    Pilot(PilotId),
+    /// As a job of its own.
+    Job,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Attempt {
+    placed: PlacedTask,
+    place: AttemptPlace,
+    cluster: Option<ClusterId>,
+    since: Time,
 }
 
 /// When and where a task ran.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Ran {
-    /// Cluster of its last try.
+pub struct TaskTimes {
+    /// The cluster of its last attempt.
     pub cluster: Option<ClusterId>,
-    /// Since when, in its last try.
+    /// The start of its last attempt.
     pub start: Option<Time>,
-    /// End of its last try.
+    /// The end of its last attempt.
     pub end: Option<Time>,
-    /// How often it was tried.
-    pub attempts: u32,
 }
 
-/// A workflow that runs.
+/// The parameters of a run.
+#[derive(Clone, Debug)]
+pub struct FlowSettings {
+    /// Whether tasks run on reserved slots.
+    pub reserves: bool,
+    /// The most plans.
+    pub plans_max: u32,
+    /// Clusters with a directory of files.
+    pub file_clusters: BTreeSet<ClusterId>,
+    /// The most pilots at a time.
+    pub pilots_max: usize,
+}
+
+/// A run.
 #[derive(Debug)]
 pub struct Flow {
-    steps: Vec<Step>,
-    states: Vec<State>,
-    ran: Vec<Ran>,
-    /// Failures of each.
-    failures: Vec<u32>,
-    /// A task may fail so often and one more.
-    retries: u32,
-    /// How often the grid refused each, and until when those are not submitted again that it did last.
-    refusals: Vec<u32>,
-    pauses: BTreeMap<usize, Time>,
-    /// Plans are made; else each task goes where the scheduler puts it.
-    reserves: bool,
-    agreed: Option<Agreed>,
-    /// What is reserved of each cluster over time, from about now on.
+    table: TaskTable,
+    files: Vec<StepFiles>,
+    /// Tasks that are jobs of their own.
+    jobs: BTreeSet<usize>,
+    pilots: PilotTable,
+    /// The clusters that have each file.
+    locations: Vec<BTreeSet<ClusterId>>,
+    attempts: BTreeMap<u64, Attempt>,
+    next_number: u64,
+    times: Vec<TaskTimes>,
+    settings: FlowSettings,
+    /// Refusals of pilots since the last ready one, and the last reason.
+    refusals: u32,
+    pause_until: Time,
+    /// The most processors of a node that a pilot can have, as far as refusals say.
+    too_wide: Option<(u32, String)>,
+    others_wait: bool,
+    /// The planned places of tasks.
+    places: BTreeMap<usize, PlannedPlace>,
+    /// Tasks that run without a reservation, since plans for them failed.
+    unreserved: BTreeSet<usize>,
+    /// What each reservation has.
+    reservations: BTreeMap<ReservationId, Vec<ReservedSlot>>,
+    /// What all reservations have of each cluster.
     reserved: BTreeMap<ClusterId, AvailabilityProfile>,
-    /// A plan is being made.
-    planning: bool,
+    is_planning: bool,
     plans: u32,
-    /// Plans at most: where more are needed, what is planned has little to do with what happens.
-    plans_max: u32,
-    over: bool,
+    is_over: bool,
+    abort: Option<String>,
 }
 
 impl Flow {
-    /// One that has not begun. With `reserves` it asks for plans.
-    pub fn new(steps: Vec<Step>, reserves: bool, retries: u32, plans_max: u32) -> Self {
-        let count = steps.len();
+    /// A run that has not begun. `jobs`: tasks that are jobs of their own. `files`: the number of
+    /// files of the workflow.
+    pub fn new(
+        table: TaskTable,
+        files: Vec<StepFiles>,
+        jobs: BTreeSet<usize>,
+        file_count: usize,
+        settings: FlowSettings,
+    ) -> Self {
+        let count = table.steps().len();
         Self {
-            steps,
-            states: vec![State::Waits; count],
-            ran: vec![Ran::default(); count],
-            failures: vec![0; count],
-            retries,
-            refusals: vec![0; count],
-            pauses: BTreeMap::new(),
-            reserves,
-            agreed: None,
+            table,
+            files,
+            jobs,
+            pilots: PilotTable::default(),
+            locations: vec![BTreeSet::new(); file_count],
+            attempts: BTreeMap::new(),
+            next_number: 0,
+            times: vec![TaskTimes::default(); count],
+            settings,
+            refusals: 0,
+            pause_until: 0,
+            too_wide: None,
+            others_wait: false,
+            places: BTreeMap::new(),
+            unreserved: BTreeSet::new(),
+            reservations: BTreeMap::new(),
             reserved: BTreeMap::new(),
-            planning: false,
+            is_planning: false,
             plans: 0,
-            plans_max,
-            over: false,
+            is_over: false,
+            abort: None,
         }
     }
 
-    /// When and where each task ran.
-    pub fn ran(&self) -> &[Ran] {
-        &self.ran
+    /// The tasks.
+    pub fn table(&self) -> &TaskTable {
+        &self.table
     }
 
-    /// How many tasks have ended well.
-    pub fn done(&self) -> usize {
-        self.states.iter().filter(|state| **state == State::Done).count()
+    /// When and where tasks ran.
+    pub fn times(&self) -> &[TaskTimes] {
+        &self.times
     }
 
-    /// How many are submitted.
-    pub fn submitted(&self) -> usize {
-        self.states.iter().filter(|state| matches!(state, State::Submitted { .. })).count()
-    }
-
-    /// How many plans were made.
+    /// The number of plans.
     pub fn plans(&self) -> u32 {
         self.plans
     }
 
-    /// Processes an event, and returns the orders that follow.
-    pub fn handle(&mut self, news: News, now: Time) -> Vec<Order> {
+    /// The pilots.
+    pub fn pilots(&self) -> &PilotTable {
+        &self.pilots
+    }
+
+    /// The task of an attempt that is under way.
+    pub fn attempt(&self, number: u64) -> Option<PlacedTask> {
+        self.attempts.get(&number).map(|attempt| attempt.placed)
+    }
+
+    /// The clusters that have a file.
+    pub fn locations(&self, file: usize) -> &BTreeSet<ClusterId> {
+        &self.locations[file]
+    }
+
+    /// Records that a cluster has a file, before the run begins.
+    pub fn add_location(&mut self, file: usize, cluster: ClusterId) {
+        self.locations[file].insert(cluster);
+    }
+
+    /// Records that an earlier run completed a task, before this one begins.
+    pub fn restore(&mut self, task: usize, times: TaskTimes) {
+        self.table.complete(task);
+        self.times[task] = times;
+    }
+
+    /// Continues the number of attempts of an earlier process.
+    pub fn set_attempts(&mut self, task: usize, attempts: u32) {
+        self.table.set_attempts(task, attempts);
+    }
+
+    /// Processes an event, and returns the actions that follow.
+    pub fn handle(&mut self, event: FlowEvent, now: Time) -> Vec<FlowAction> {
         let mut out = Vec::new();
-        if self.over {
+        if self.is_over {
             return out;
         }
-        match news {
-            News::Tick => {}
-            News::Agreed(agreed) => {
-                self.planning = false;
-                self.reserved.clear();
-                for part in &agreed.parts {
-                    let line = self.reserved.entry(part.cluster.clone()).or_default();
-                    part.bookings.iter().for_each(|b| line.give(b.processors, b.start, b.end));
-                }
-                self.agreed = Some(agreed);
+        match event {
+            FlowEvent::Tick => {}
+            FlowEvent::Agreed(agreed) => self.take_plan(agreed),
+            FlowEvent::PlanFailed { tasks, reason } => {
+                self.is_planning = false;
+                self.run_unreserved(tasks, &reason, &mut out);
             }
-            News::Began { task, attempt, cluster } if self.is_current(task, attempt) => {
-                if let State::Submitted { since, began, .. } = &mut self.states[task] {
-                    (*since, *began) = (now, true);
-                    self.ran[task].start = Some(now);
-                    self.ran[task].cluster = cluster;
-                }
+            FlowEvent::ReservationLost { reservation, reason } => {
+                self.lose_reservation(reservation, reason, &mut out);
             }
-            News::Done(task) => {
-                self.states[task] = State::Done;
-                self.ran[task].end = Some(now);
+            FlowEvent::PilotReady { pilot, node } => {
+                self.refusals = 0;
+                self.pilots.set_ready(pilot, node, now);
             }
-            News::Failed { task, why } => {
-                self.states[task] = State::Waits;
-                self.failures[task] += 1;
-                if self.failures[task] > self.retries {
-                    self.over = true;
-                    out.push(Order::GiveUp { task, why });
-                    return out;
+            FlowEvent::PilotEnded { pilot, reason, impossible } => {
+                self.pilot_ended(pilot, &reason, impossible, now, &mut out);
+            }
+            FlowEvent::Started { number } => {
+                if let Some(attempt) = self.attempts.get_mut(&number) {
+                    attempt.since = now;
+                    let times = &mut self.times[attempt.placed.task];
+                    (times.start, times.cluster) = (Some(now), attempt.cluster.clone());
                 }
             }
-            // Of a try that was given up already.
-            News::Began { .. } => {}
-            News::Refused { task, attempt, .. } if !self.is_current(task, attempt) => {}
-            News::Refused { task, why, .. } if !self.reserves => {
-                self.states[task] = State::Waits;
-                self.refusals[task] += 1;
-                if self.refusals[task] > REFUSALS_MAX {
-                    self.over = true;
-                    out.push(Order::GiveUp { task, why });
-                    return out;
-                }
-                self.pauses.insert(task, now.saturating_add(PAUSE));
+            FlowEvent::Ended { number, end, usage, cluster } => {
+                self.attempt_ended(number, end, usage, cluster, now, &mut out);
             }
-            News::Refused { task, why, .. } => {
-                self.states[task] = State::Waits;
-                // Where it was to run it does not.
-                self.plan_anew(format!("{}: {why}", self.steps[task].id), &mut out);
-            }
-            News::Gone(why) => self.plan_anew(why, &mut out),
+            FlowEvent::Staged { number, result } => self.staged(number, result, now, &mut out),
+            FlowEvent::OthersWait(wait) => self.others_wait = wait,
         }
-        self.go_on(now, &mut out);
+        self.advance(now, &mut out);
         out
     }
 
-    /// When [`News::Tick`] is due: more of what is reserved begins then.
+    /// Ends the run: no further task starts.
+    pub fn stop(&mut self, reason: String) {
+        self.abort.get_or_insert(reason);
+        self.table.stop();
+    }
+
+    /// The time of the next [`FlowEvent::Tick`].
     pub fn due(&self, now: Time) -> Option<Time> {
         let lines = self.reserved.values();
         let steps = lines.filter_map(|line| line.steps().map(|(at, _)| at).find(|&at| at > now));
-        let pauses = self.pauses.values().copied().filter(|&at| at > now);
-        // What runs longer than it was to is looked at again, for it keeps others from their places.
-        let late = self.states.iter().zip(&self.steps).filter_map(|(state, step)| match state {
-            State::Submitted { since, plan, .. } if *plan == self.plans && self.reserves => {
-                Some(step.holds_until(*since, now))
-            }
-            _ => None,
-        });
-        steps.chain(pauses).chain(late).min()
+        let pause = Some(self.pause_until).filter(|&at| at > now);
+        let idle = self.pilots.idle_at(IDLE_TIME).map(|at| at.max(now + 1));
+        // A task that takes longer than planned keeps others from their places.
+        let late = self.attempts.values().filter(|_| self.settings.reserves);
+        let late = late.map(|attempt| self.holds_until(attempt, now));
+        steps.chain(pause).chain(idle).chain(late).min()
     }
 
-    /// Whether this is the try of a task that is under way: what comes of others is nobody's any more.
-    pub fn is_current(&self, task: usize, attempt: u32) -> bool {
-        let submitted = matches!(self.states[task], State::Submitted { .. });
-        submitted && self.ran[task].attempts == attempt
+    fn holds_until(&self, attempt: &Attempt, now: Time) -> Time {
+        let lasts = self.table.steps()[attempt.placed.task].lasts;
+        attempt.since.saturating_add(lasts).max(now + SECOND)
     }
 
-    fn waits(&self, task: usize) -> bool {
-        self.states[task] == State::Waits
-    }
+    // --- ends of attempts and pilots ---
 
-    fn is_ready(&self, task: usize) -> bool {
-        let done = |parent: &usize| self.states[*parent] == State::Done;
-        self.waits(task) && self.steps[task].parents.iter().all(done)
-    }
-
-    fn plan_anew(&mut self, why: String, out: &mut Vec<Order>) {
-        if !self.reserves || self.planning {
+    fn pilot_ended(
+        &mut self,
+        pilot: PilotId,
+        reason: &str,
+        impossible: bool,
+        now: Time,
+        out: &mut Vec<FlowAction>,
+    ) {
+        let Some(ended) = self.pilots.remove(pilot) else { return };
+        let reservation = ended.reservation;
+        for number in ended.tasks.keys().copied() {
+            self.end_attempt(number, FailureKind::Interrupted, reason, TaskUsage::default(), out);
+        }
+        if ended.node.is_some() || ended.finishes {
             return;
         }
-        // What waits for its nodes would wait in vain: what is reserved is released.
-        for state in &mut self.states {
-            if matches!(state, State::Submitted { began: false, .. }) {
-                *state = State::Waits;
-            }
+        if let Some(reservation) = reservation.filter(|_| impossible) {
+            return self.lose_reservation(reservation, reason.to_owned(), out);
         }
-        let tasks: BTreeSet<usize> =
-            (0..self.steps.len()).filter(|&task| self.waits(task)).collect();
-        let Some(&first) = tasks.first() else { return };
-        if self.plans >= self.plans_max {
-            self.over = true;
-            let why = format!(
-                "the rest of the workflow was planned {} times, and would have to be once more: {why}; give tasks more time (--slack), or run \
-                 it with --best-effort",
-                self.plans
-            );
-            return out.push(Order::GiveUp { task: first, why });
-        }
-        self.plans += 1;
-        (self.planning, self.agreed) = (true, None);
-        out.push(Order::Plan { tasks, why });
-    }
-
-    fn go_on(&mut self, now: Time, out: &mut Vec<Order>) {
-        if self.over {
-            return;
-        }
-        if self.done() == self.steps.len() {
-            self.over = true;
-            return out.push(Order::Finished);
-        }
-        if !self.reserves {
-            self.pauses.retain(|_, until| *until > now);
-            let waits = |state: &&State| matches!(state, State::Submitted { began: false, .. });
-            let mut room = WAITING_MAX.saturating_sub(self.states.iter().filter(waits).count());
-            for task in 0..self.steps.len() {
-                if room > 0 && self.is_ready(task) && !self.pauses.contains_key(&task) {
-                    self.submit(task, None, now, out);
-                    room -= 1;
-                }
+        if impossible {
+            let widest = self.too_wide.as_ref().map_or(u32::MAX, |(processors, _)| *processors);
+            if ended.processors < widest {
+                self.too_wide = Some((ended.processors, reason.to_owned()));
             }
             return;
         }
-        if self.planning {
-            return;
+        self.refusals += 1;
+        self.pause_until = now.saturating_add(PAUSE);
+        if self.refusals > REFUSALS_MAX {
+            self.stop(reason.to_owned());
         }
-        // What is over is looked at no more.
-        self.reserved.values_mut().for_each(|line| line.forget(now));
-        let Some(agreed) = &self.agreed else {
-            return self.plan_anew("it begins".to_owned(), out);
-        };
-        // Ready ones in the order of the plan.
-        let place = |task: usize| {
-            agreed.places.get(&task).map(|(cluster, start)| (*start, task, cluster.clone()))
-        };
-        let all = || (0..self.steps.len()).filter(|&task| self.is_ready(task));
-        let mut ready: Vec<(Time, usize, ClusterId)> = all().filter_map(place).collect();
-        ready.sort();
-        // What came back while the plan was made has no place in it.
-        let without = all().find(|task| !agreed.places.contains_key(task));
-        let mut late = without.map(|task| format!("{} has no place", self.steps[task].id));
-        let mut begins = Vec::new();
-        let mut lines: BTreeMap<ClusterId, AvailabilityProfile> = BTreeMap::new();
-        for (_, task, cluster) in ready {
-            let line = lines.entry(cluster.clone()).or_insert_with(|| self.line(&cluster, now));
-            let Step { processors, takes, lasts, id, .. } = &self.steps[task];
-            // It is here a moment later than was planned, at the best.
-            match line.earliest(*processors, *takes, now, NEVER) {
-                Some(start) => {
-                    occupy(line, *processors, start, start.saturating_add(*lasts));
-                    if start <= now {
-                        begins.push((task, cluster));
+    }
+
+    fn attempt_ended(
+        &mut self,
+        number: u64,
+        end: TaskEnd,
+        usage: TaskUsage,
+        cluster: Option<ClusterId>,
+        now: Time,
+        out: &mut Vec<FlowAction>,
+    ) {
+        let Some(attempt) = self.attempts.get(&number) else { return };
+        if let AttemptPlace::Pilot(pilot) = attempt.place {
+            self.pilots.take(pilot, number, Some(usage.wall_s), now);
+        }
+        let (placed, cluster) = (attempt.placed, cluster.or_else(|| attempt.cluster.clone()));
+        let (kind, reason) = match end {
+            TaskEnd::Completed => {
+                self.attempts.remove(&number);
+                self.times[placed.task].end = Some(now);
+                self.times[placed.task].cluster.clone_from(&cluster);
+                if let Some(cluster) = &cluster {
+                    for &file in &self.files[placed.task].outputs {
+                        self.locations[file] = [cluster.clone()].into();
                     }
                 }
-                // Its time has passed: others took longer than was planned.
-                None if late.is_none() => {
-                    late = Some(format!(
-                        "{id} finds no {processors} processors of {cluster} for {:.1} s any more in what is reserved",
-                        seconds(*takes)
-                    ));
+                self.table.complete(placed.task);
+                out.push(FlowAction::Completed { placed, cluster, usage });
+                return;
+            }
+            TaskEnd::Failed { reason, .. } => (FailureKind::Task, reason),
+            TaskEnd::TimeLimit => {
+                let limit = self.table.limits(placed.task).time.unwrap_or_default();
+                (FailureKind::TimeLimit, format!("exceeded its time limit of {limit:?}"))
+            }
+            TaskEnd::MemoryLimit { used } => {
+                let limit = self.table.limits(placed.task).memory_bytes.unwrap_or_default();
+                let (used, limit) = (used >> 20, limit >> 20);
+                (FailureKind::MemoryLimit, format!("used {used} MiB of memory, of {limit} MiB"))
+            }
+            TaskEnd::Cancelled => (FailureKind::Interrupted, "was cancelled".to_owned()),
+            TaskEnd::Interrupted => {
+                (FailureKind::Interrupted, "was interrupted: its node leaves".to_owned())
+            }
+        };
+        self.end_attempt(number, kind, &reason, usage, out);
+    }
+
+    fn end_attempt(
+        &mut self,
+        number: u64,
+        kind: FailureKind,
+        reason: &str,
+        usage: TaskUsage,
+        out: &mut Vec<FlowAction>,
+    ) {
+        let Some(Attempt { placed, .. }) = self.attempts.remove(&number) else { return };
+        let again = self.table.fail(placed.task, kind, reason);
+        out.push(FlowAction::Failed { placed, reason: reason.to_owned(), usage, again });
+    }
+
+    fn staged(
+        &mut self,
+        number: u64,
+        result: Result<(), String>,
+        now: Time,
+        out: &mut Vec<FlowAction>,
+    ) {
+        let Some(attempt) = self.attempts.get(&number) else { return };
+        let AttemptPlace::Pilot(pilot) = attempt.place else { return };
+        let placed = attempt.placed;
+        match result {
+            Ok(()) => {
+                if let Some(cluster) = attempt.cluster.clone() {
+                    for &(file, _) in &self.files[placed.task].inputs {
+                        self.locations[file].insert(cluster.clone());
+                    }
+                }
+                let limits = self.table.limits(placed.task);
+                out.push(FlowAction::Run { pilot, number, placed, limits });
+            }
+            Err(reason) => {
+                self.pilots.take(pilot, number, None, now);
+                let kind = FailureKind::Interrupted;
+                self.end_attempt(number, kind, &reason, TaskUsage::default(), out);
+            }
+        }
+    }
+
+    // --- starts ---
+
+    fn advance(&mut self, now: Time, out: &mut Vec<FlowAction>) {
+        if self.settings.reserves && !self.is_planning && !self.table.is_stopped() {
+            self.check_plan(now, out);
+        }
+        if let Some((width, reason)) = self.too_wide.clone() {
+            let wide = |task: &usize| {
+                self.table.steps()[*task].processors >= width && !self.jobs.contains(task)
+            };
+            let fits_a_pilot = |task: &usize| {
+                let needed = self.table.steps()[*task].processors;
+                self.pilots.coming(needed, None) > 0
+                    || self.pilots.iter().any(|(_, pilot)| {
+                        pilot.node.as_ref().is_some_and(|node| node.processors >= needed)
+                    })
+            };
+            let rejected: Vec<usize> =
+                self.table.ready().filter(wide).filter(|task| !fits_a_pilot(task)).collect();
+            for task in rejected {
+                self.table.reject(task, reason.clone());
+                let processors = self.table.steps()[task].processors;
+                let placed = PlacedTask { task, attempt: 0, processors };
+                let (reason, usage) = (reason.clone(), TaskUsage::default());
+                out.push(FlowAction::Failed { placed, reason, usage, again: false });
+            }
+        }
+        self.start_tasks(now, out);
+        self.submit_pilots(now, out);
+        self.finish_pilots(now, out);
+        if self.table.is_over() && !self.is_planning {
+            self.is_over = true;
+            for (pilot, _) in self.pilots.iter() {
+                out.push(FlowAction::FinishPilot { pilot });
+            }
+            out.push(FlowAction::Over { reason: self.abort.clone() });
+        }
+    }
+
+    /// Whether a task may start.
+    fn is_planned(&self, task: usize) -> bool {
+        !self.settings.reserves
+            || self.places.contains_key(&task)
+            || self.unreserved.contains(&task)
+    }
+
+    /// Bytes that a cluster lacks of a task's inputs; `None` if the task cannot run there.
+    fn missing_bytes(&self, task: usize, cluster: &ClusterId) -> Option<u64> {
+        let files = &self.files[task];
+        let has_files = !files.inputs.is_empty() || !files.outputs.is_empty();
+        if has_files && !self.settings.file_clusters.contains(cluster) {
+            return None;
+        }
+        let lacks =
+            files.inputs.iter().filter(|(file, _)| !self.locations[*file].contains(cluster));
+        Some(lacks.map(|(_, bytes)| bytes + 1).sum())
+    }
+
+    fn start_tasks(&mut self, now: Time, out: &mut Vec<FlowAction>) {
+        // A whole chunk may start, and then others may follow.
+        while self.start_chunk(now, out) {}
+    }
+
+    /// Starts ready tasks for which there is room. Returns whether further ones may start.
+    fn start_chunk(&mut self, now: Time, out: &mut Vec<FlowAction>) -> bool {
+        // The least processors for which no pilot has room.
+        let mut full: Option<u32> = None;
+        let mut jobs = self.attempts.values().filter(|it| it.place == AttemptPlace::Job).count();
+        let ready: Vec<usize> = self.table.ready().take(CONSIDERED).collect();
+        let mut started = 0;
+        for &task in &ready {
+            if !self.is_planned(task) {
+                continue;
+            }
+            let processors = self.table.steps()[task].processors;
+            if self.jobs.contains(&task) {
+                if jobs < JOBS_MAX && now >= self.pause_until {
+                    jobs += 1;
+                    started += 1;
+                    self.start_job(task, now, out);
+                }
+                continue;
+            }
+            if full.is_some_and(|width| processors >= width) {
+                continue;
+            }
+            let cost = |cluster: &ClusterId| self.missing_bytes(task, cluster);
+            match self.pilots.choose(processors, cost) {
+                Some(pilot) => {
+                    started += 1;
+                    self.start_on(task, pilot, now, out);
+                }
+                // Without room in any cluster, no other task fits either.
+                None if self.pilots.choose(processors, |_| Some(0)).is_none() => {
+                    full = Some(processors);
                 }
                 None => {}
             }
+            if full == Some(1) && self.jobs.is_empty() {
+                return false;
+            }
         }
-        for (task, cluster) in begins {
-            self.submit(task, Some(cluster), now, out);
-        }
-        if let Some(why) = late {
-            self.plan_anew(why, out);
+        started == ready.len() && started > 0
+    }
+
+    fn start_on(&mut self, task: usize, pilot: PilotId, now: Time, out: &mut Vec<FlowAction>) {
+        let Some(node) = self.pilots.get(pilot).and_then(|it| it.node.clone()) else { return };
+        let attempt = self.table.begin(task);
+        self.next_number += 1;
+        let number = self.next_number;
+        let processors = self.table.steps()[task].processors;
+        let placed = PlacedTask { task, attempt, processors };
+        self.pilots.place(pilot, number, placed);
+        let cluster = node.cluster;
+        let lacks: Vec<(usize, Vec<ClusterId>)> = self.files[task]
+            .inputs
+            .iter()
+            .filter(|(file, _)| !self.locations[*file].contains(&cluster))
+            .map(|(file, _)| (*file, self.locations[*file].iter().cloned().collect()))
+            .collect();
+        let place = AttemptPlace::Pilot(pilot);
+        let at = Some(cluster.clone());
+        self.attempts.insert(number, Attempt { placed, place, cluster: at, since: now });
+        if lacks.is_empty() {
+            let limits = self.table.limits(task);
+            out.push(FlowAction::Run { pilot, number, placed, limits });
+        } else {
+            out.push(FlowAction::Stage { number, files: lacks, cluster });
         }
     }
 
-    /// What is left of a cluster's reserved processors from now on: those that run keep theirs for as long as they were to take.
-    fn line(&self, cluster: &ClusterId, now: Time) -> AvailabilityProfile {
+    fn start_job(&mut self, task: usize, now: Time, out: &mut Vec<FlowAction>) {
+        let attempt = self.table.begin(task);
+        self.next_number += 1;
+        let number = self.next_number;
+        let processors = self.table.steps()[task].processors;
+        let placed = PlacedTask { task, attempt, processors };
+        let (cluster, reservation) = self.planned_place(task);
+        let at = cluster.clone();
+        let place = AttemptPlace::Job;
+        self.attempts.insert(number, Attempt { placed, place, cluster: at, since: now });
+        out.push(FlowAction::SubmitJob { number, task, cluster, reservation });
+    }
+
+    /// Submits pilots for ready tasks that no pilot has room for.
+    fn submit_pilots(&mut self, now: Time, out: &mut Vec<FlowAction>) {
+        if now < self.pause_until || self.table.is_stopped() {
+            return;
+        }
+        let mut submitted = self.pilots.submitted();
+        let mut count = self.pilots.iter().count();
+        if submitted >= SUBMITTED_MAX || count >= self.settings.pilots_max {
+            return;
+        }
+        // What comes is used by the first tasks that fit.
+        let mut coming: BTreeMap<(u32, Option<ClusterId>), i64> = BTreeMap::new();
+        let ready: Vec<usize> = self.table.ready().take(CONSIDERED).collect();
+        for task in ready {
+            if submitted >= SUBMITTED_MAX || count >= self.settings.pilots_max {
+                return;
+            }
+            if self.jobs.contains(&task) || !self.is_planned(task) {
+                continue;
+            }
+            let processors = self.table.steps()[task].processors;
+            if self.too_wide.as_ref().is_some_and(|(width, _)| processors >= *width) {
+                continue;
+            }
+            let (cluster, reservation) = self.planned_place(task);
+            let key = (processors, cluster.clone());
+            let left = coming
+                .entry(key)
+                .or_insert_with(|| self.pilots.coming(processors, cluster.as_ref()));
+            if *left >= i64::from(processors) {
+                *left -= i64::from(processors);
+                continue;
+            }
+            let wanted = WantedNode { processors, cluster: cluster.clone(), reservation };
+            let pilot = self.pilots.add(wanted, now);
+            submitted += 1;
+            count += 1;
+            out.push(FlowAction::SubmitPilot { pilot, processors, cluster, reservation });
+        }
+    }
+
+    /// The cluster and the reservation of a task's plan.
+    fn planned_place(&self, task: usize) -> (Option<ClusterId>, Option<ReservationId>) {
+        self.places.get(&task).map(|place| (place.cluster.clone(), place.reservation)).unzip()
+    }
+
+    fn finish_pilots(&mut self, now: Time, out: &mut Vec<FlowAction>) {
+        let mut finish = self.pilots.idle(IDLE_TIME, now);
+        if self.others_wait && !self.settings.reserves {
+            let had_turn = |pilot: &super::pilots::Pilot| {
+                pilot.node.is_some() && !pilot.finishes && now >= pilot.since.saturating_add(TURN)
+            };
+            finish.extend(self.pilots.iter().filter(|(_, it)| had_turn(it)).map(|(id, _)| id));
+        }
+        for pilot in BTreeSet::from_iter(finish) {
+            self.pilots.finish(pilot);
+            out.push(FlowAction::FinishPilot { pilot });
+        }
+    }
+
+    // --- plans ---
+
+    fn take_plan(&mut self, agreed: AgreedPlan) {
+        self.is_planning = false;
+        let AgreedPlan { reservation, places, parts } = agreed;
+        self.table.set_order(places.iter().map(|(task, (_, start))| (*task, *start)));
+        for (task, (cluster, _)) in places {
+            self.places.insert(task, PlannedPlace { cluster, reservation });
+        }
+        self.reservations.insert(reservation, parts);
+        self.sum_reservations();
+    }
+
+    fn sum_reservations(&mut self) {
+        self.reserved.clear();
+        for part in self.reservations.values().flatten() {
+            let line = self.reserved.entry(part.cluster.clone()).or_default();
+            part.bookings.iter().for_each(|b| line.give(b.processors, b.start, b.end));
+        }
+    }
+
+    /// Tasks of a lost reservation are planned again. Its pilots end after their tasks.
+    fn lose_reservation(
+        &mut self,
+        reservation: ReservationId,
+        reason: String,
+        out: &mut Vec<FlowAction>,
+    ) {
+        if self.reservations.remove(&reservation).is_none() {
+            return;
+        }
+        self.sum_reservations();
+        self.places.retain(|_, place| place.reservation != reservation);
+        let theirs = self.pilots.iter().filter(|(_, it)| it.reservation == Some(reservation));
+        let theirs: Vec<PilotId> =
+            theirs.filter(|(_, it)| !it.finishes).map(|(id, _)| id).collect();
+        for pilot in theirs {
+            self.pilots.finish(pilot);
+            out.push(FlowAction::FinishPilot { pilot });
+        }
+        out.push(FlowAction::Say(reason));
+    }
+
+    /// Runs tasks without a reservation.
+    fn run_unreserved(&mut self, tasks: BTreeSet<usize>, reason: &str, out: &mut Vec<FlowAction>) {
+        let count = tasks.len();
+        tasks.iter().for_each(|task| drop(self.places.remove(task)));
+        self.unreserved.extend(tasks);
+        let s = if count == 1 { " runs" } else { "s run" };
+        out.push(FlowAction::Say(format!("{count} task{s} without a reservation: {reason}")));
+    }
+
+    /// Plans tasks without a place, and ready tasks that do not fit into what is reserved.
+    fn check_plan(&mut self, now: Time, out: &mut Vec<FlowAction>) {
+        self.reserved.values_mut().for_each(|line| line.forget(now));
+        let mut tasks: BTreeSet<usize> =
+            self.table.unstarted().filter(|task| !self.is_planned(*task)).collect();
+        let mut reason = if self.plans == 0 {
+            "the run begins".to_owned()
+        } else {
+            "they have no place".to_owned()
+        };
+        for (task, text) in self.late_tasks(now) {
+            tasks.insert(task);
+            reason = text;
+        }
+        if tasks.is_empty() {
+            return;
+        }
+        if self.plans >= self.settings.plans_max {
+            return self.run_unreserved(tasks, &reason, out);
+        }
+        self.plans += 1;
+        self.is_planning = true;
+        out.push(FlowAction::Plan { tasks, reason });
+    }
+
+    /// The ready tasks that do not fit into what is reserved, with the reason.
+    fn late_tasks(&self, now: Time) -> Vec<(usize, String)> {
+        let mut lines: BTreeMap<&ClusterId, AvailabilityProfile> =
+            self.reserved.keys().map(|cluster| (cluster, self.free_line(cluster, now))).collect();
+        let mut late = Vec::new();
+        for task in self.table.ready() {
+            let Step { id, processors, takes, lasts, .. } = &self.table.steps()[task];
+            let Some(place) = self.places.get(&task) else { continue };
+            // The planned cluster first. Tasks may have taken processors of other clusters' tasks.
+            let planned = lines.keys().filter(|cluster| ***cluster == place.cluster);
+            let others = lines.keys().filter(|cluster| ***cluster != place.cluster);
+            let found = planned.chain(others).find_map(|cluster| {
+                self.missing_bytes(task, cluster)?;
+                let start = lines[*cluster].earliest(*processors, *takes, now, NEVER)?;
+                Some((*cluster, start))
+            });
+            match found {
+                Some((cluster, start)) => {
+                    if let Some(line) = lines.get_mut(cluster) {
+                        occupy(line, *processors, start, start.saturating_add(*lasts));
+                    }
+                }
+                None => late.push((
+                    task,
+                    format!(
+                        "task {id} finds no {processors} processors for {:.1} s in what is \
+                         reserved",
+                        seconds(*takes)
+                    ),
+                )),
+            }
+        }
+        late
+    }
+
+    /// What is left of a cluster's reserved processors: running tasks keep theirs.
+    fn free_line(&self, cluster: &ClusterId, now: Time) -> AvailabilityProfile {
         let Some(reserved) = self.reserved.get(cluster) else {
             return AvailabilityProfile::default();
         };
         let mut line = reserved.clone();
-        for (step, state) in self.steps.iter().zip(&self.states) {
-            let State::Submitted { cluster: Some(at), since, plan, .. } = state else { continue };
-            // What runs since an earlier plan is on nothing of this one's.
-            if at == cluster && *plan == self.plans {
-                occupy(&mut line, step.processors, now, step.holds_until(*since, now));
+        for attempt in self.attempts.values() {
+            if attempt.cluster.as_ref() == Some(cluster) {
+                let until = self.holds_until(attempt, now);
+                occupy(&mut line, attempt.placed.processors, now, until);
             }
         }
         line
     }
 
-    fn submit(&mut self, task: usize, cluster: Option<ClusterId>, now: Time, out: &mut Vec<Order>) {
-        self.states[task] = State::Submitted {
-            cluster: cluster.clone(),
-            since: now,
-            began: false,
-            plan: self.plans,
-        };
-        self.ran[task].attempts += 1;
-        let attempt = self.ran[task].attempts;
-        out.push(Order::Submit { task, cluster, attempt });
+    /// Tasks that failed for good, and the number of tasks that depend on each.
+    pub fn failures(&self) -> Vec<(usize, String, usize)> {
+        let mut skipped: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut failed = Vec::new();
+        for task in 0..self.table.steps().len() {
+            match self.table.state(task) {
+                TaskState::Failed { reason } => failed.push((task, reason.clone())),
+                TaskState::Skipped { failed } => *skipped.entry(*failed).or_default() += 1,
+                _ => {}
+            }
+        }
+        let count = |task: usize| skipped.get(&task).copied().unwrap_or_default();
+        failed.into_iter().map(|(task, reason)| (task, reason, count(task))).collect()
     }
 }
 
-/// Takes processors as far as they are there: what takes longer than it was to may be on more than is reserved.
+/// Takes processors as far as they are free: a late task may use more than is reserved.
 fn occupy(line: &mut AvailabilityProfile, processors: u32, from: Time, to: Time) {
     let begins = |&(start, _): &(Time, u32)| start < to;
     let steps: Vec<(Time, u32)> = line.steps().take_while(begins).collect();
@@ -441,194 +909,212 @@ fn occupy(line: &mut AvailabilityProfile, processors: u32, from: Time, to: Time)
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use springtide_actors::policy::provisioning::Booking;
 
+    use super::super::table::FailureRules;
     use super::*;
 
-    fn step(id: &str, processors: u32, lasts: u64, parents: &[usize]) -> Step {
-        let parents = parents.to_vec();
-        let (id, lasts) = (id.to_owned(), lasts * SECOND);
-        Step { id, processors, takes: lasts, lasts, parents }
+    fn step(id: usize, processors: u32, parents: Vec<usize>) -> Step {
+        let limits = TaskLimits::default();
+        let (takes, lasts) = (SECOND, 3 * SECOND);
+        Step { id: format!("t{id}"), processors, takes, lasts, parents, limits }
     }
 
-    fn part(cluster: &str, processors: u32, start: u64, end: u64) -> ReservedSlot {
-        let booking = Booking { processors, start: start * SECOND, end: end * SECOND };
-        ReservedSlot { cluster: cluster.into(), bookings: vec![booking] }
+    fn flow(steps: Vec<Step>, reserves: bool) -> Flow {
+        let order: Vec<usize> = (0..steps.len()).collect();
+        let files = vec![StepFiles::default(); steps.len()];
+        let table = TaskTable::new(steps, &order, FailureRules { retries: 1, fail_fast: false });
+        let settings = FlowSettings {
+            reserves,
+            plans_max: 2,
+            file_clusters: BTreeSet::new(),
+            pilots_max: 100,
+        };
+        Flow::new(table, files, BTreeSet::new(), 0, settings)
     }
 
-    fn places(all: &[(usize, &str, u64)]) -> BTreeMap<usize, (ClusterId, Time)> {
-        all.iter().map(|&(task, at, start)| (task, (at.into(), start * SECOND))).collect()
+    fn node(name: &str, processors: u32) -> PilotNode {
+        let (node, cluster, host) = (name.into(), "x".into(), "h".to_owned());
+        PilotNode { node, cluster, host, processors }
     }
 
-    /// Which tasks are submitted, and what else is ordered, shortly.
-    fn told(orders: Vec<Order>) -> Vec<String> {
-        let one = |order: Order| match order {
-            Order::Submit { task, cluster, attempt } => {
-                let at = cluster.map_or("anywhere".to_owned(), |cluster| cluster.to_string());
-                format!("{task} at {at}, {attempt}")
+    fn ended(number: u64, end: TaskEnd) -> FlowEvent {
+        let usage = TaskUsage { wall_s: 1.0, ..TaskUsage::default() };
+        FlowEvent::Ended { number, end, usage, cluster: None }
+    }
+
+    fn pilots(actions: &[FlowAction]) -> Vec<(PilotId, Option<ReservationId>)> {
+        let pilot = |action: &FlowAction| match action {
+            FlowAction::SubmitPilot { pilot, reservation, .. } => Some((*pilot, *reservation)),
+            _ => None,
+        };
+        actions.iter().filter_map(pilot).collect()
+    }
+
+    fn runs(actions: &[FlowAction]) -> Vec<(u64, usize)> {
+        let run = |action: &FlowAction| match action {
+            FlowAction::Run { number, placed, .. } => Some((*number, placed.task)),
+            _ => None,
+        };
+        actions.iter().filter_map(run).collect()
+    }
+
+    #[test]
+    fn a_task_on_a_lost_pilot_runs_on_the_next_one() {
+        let mut flow = flow(vec![step(0, 1, vec![])], false);
+        let first = pilots(&flow.handle(FlowEvent::Tick, 0))[0].0;
+        let ready = FlowEvent::PilotReady { pilot: first, node: node("n", 1) };
+        assert_eq!(runs(&flow.handle(ready, 1)), [(1, 0)]);
+        let (reason, impossible) = ("its node was lost".to_owned(), false);
+        let lost = FlowEvent::PilotEnded { pilot: first, reason, impossible };
+        let second = pilots(&flow.handle(lost, 2))[0].0;
+        // A late report of the first attempt has no effect.
+        assert_eq!(flow.handle(ended(1, TaskEnd::Completed), 3), []);
+        let ready = FlowEvent::PilotReady { pilot: second, node: node("m", 1) };
+        assert_eq!(runs(&flow.handle(ready, 4)), [(2, 0)]);
+        let out = flow.handle(ended(2, TaskEnd::Completed), 5);
+        assert!(matches!(out.last(), Some(FlowAction::Over { reason: None })), "{out:?}");
+    }
+
+    #[test]
+    fn a_task_that_no_node_can_run_fails_and_others_run() {
+        let mut flow =
+            flow(vec![step(0, 4, vec![]), step(1, 1, vec![]), step(2, 1, vec![0])], false);
+        let submitted = pilots(&flow.handle(FlowEvent::Tick, 0));
+        assert_eq!(submitted.len(), 1, "the wide pilot has room for the narrow task");
+        let (reason, impossible) = ("no node has 4 processors".to_owned(), true);
+        let pilot = submitted[0].0;
+        let out = flow.handle(FlowEvent::PilotEnded { pilot, reason, impossible }, 1);
+        let failed = |action: &FlowAction| matches!(action, FlowAction::Failed { again: false, placed, .. } if placed.task == 0);
+        assert!(out.iter().any(failed), "{out:?}");
+        let pilot = pilots(&out)[0].0;
+        let ready = FlowEvent::PilotReady { pilot, node: node("n", 1) };
+        let number = runs(&flow.handle(ready, 2))[0].0;
+        let out = flow.handle(ended(number, TaskEnd::Completed), 3);
+        assert!(matches!(out.last(), Some(FlowAction::Over { .. })), "{out:?}");
+        assert_eq!(flow.failures(), [(0, "no node has 4 processors".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn tasks_that_do_not_fit_are_planned_beside_the_others_and_at_last_run_unreserved() {
+        let mut flow = flow(vec![step(0, 1, vec![]), step(1, 1, vec![])], true);
+        let out = flow.handle(FlowEvent::Tick, 0);
+        assert!(
+            matches!(&out[..], [FlowAction::Plan { tasks, .. }] if tasks.len() == 2),
+            "{out:?}"
+        );
+        let agreed = |id: u64, tasks: &[usize], end: u64| {
+            let places = tasks.iter().map(|task| (*task, ("x".into(), 0))).collect();
+            let booking = Booking { processors: 1, start: 0, end: end * SECOND };
+            let parts = vec![ReservedSlot { cluster: "x".into(), bookings: vec![booking] }];
+            FlowEvent::Agreed(AgreedPlan { reservation: ReservationId(id), places, parts })
+        };
+        let out = flow.handle(agreed(1, &[0, 1], 6), 0);
+        let pilot = pilots(&out)[0];
+        assert_eq!(pilot.1, Some(ReservationId(1)));
+        flow.handle(FlowEvent::PilotReady { pilot: pilot.0, node: node("n", 1) }, 0);
+        // The first task takes longer than its share, so that the other one does not fit.
+        let planned = |out: &[FlowAction]| {
+            let plan = |action: &FlowAction| match action {
+                FlowAction::Plan { tasks, .. } => Some(tasks.clone()),
+                _ => None,
+            };
+            out.iter().find_map(plan)
+        };
+        let out = flow.handle(FlowEvent::Tick, 5 * SECOND);
+        assert_eq!(planned(&out), Some([1].into()), "{out:?}");
+        flow.handle(agreed(2, &[1], 8), 5 * SECOND);
+        let out = flow.handle(FlowEvent::Tick, 20 * SECOND);
+        assert_eq!(planned(&out), None, "only two plans");
+        assert!(
+            out.iter().any(|it| matches!(it, FlowAction::Say(text) if text.contains("without")))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn every_task_ends_once_under_random_losses(
+            parents in prop::collection::vec(prop::collection::vec(any::<prop::sample::Index>(), 0..3), 1..30),
+            widths in prop::collection::vec(1_u32..4, 30),
+            fates in prop::collection::vec(0_u8..20, 400),
+        ) {
+            let steps: Vec<Step> = parents
+                .iter()
+                .enumerate()
+                .map(|(at, of)| {
+                    let of: BTreeSet<usize> =
+                        of.iter().filter(|_| at > 0).map(|index| index.index(at.max(1))).collect();
+                    step(at, widths[at], of.into_iter().collect())
+                })
+                .collect();
+            let count = steps.len();
+            let mut flow = flow(steps, false);
+            let mut fates = fates.into_iter().cycle();
+            let mut now = 0;
+            let mut running: BTreeMap<u64, (PilotId, PlacedTask)> = BTreeMap::new();
+            let mut live: BTreeMap<PilotId, Option<u32>> = BTreeMap::new();
+            let mut completed: BTreeMap<usize, u32> = BTreeMap::new();
+            let mut actions = flow.handle(FlowEvent::Tick, now);
+            let mut turns = 0;
+            'run: loop {
+                for action in std::mem::take(&mut actions) {
+                    match action {
+                        FlowAction::SubmitPilot { pilot, processors, .. } => {
+                            live.insert(pilot, None);
+                            prop_assert!(processors <= 3);
+                        }
+                        FlowAction::Run { pilot, number, placed, .. } => {
+                            let has = live.get(&pilot).copied().flatten().unwrap_or(0);
+                            prop_assert!(has >= placed.processors, "{placed:?} on {has}");
+                            let twice = running.values().any(|(_, other)| other.task == placed.task);
+                            prop_assert!(!twice);
+                            running.insert(number, (pilot, placed));
+                        }
+                        FlowAction::Completed { placed, .. } => {
+                            *completed.entry(placed.task).or_default() += 1;
+                        }
+                        FlowAction::Over { reason } => {
+                            prop_assert_eq!(reason, None);
+                            break 'run;
+                        }
+                        _ => {}
+                    }
+                }
+                turns += 1;
+                now += SECOND;
+                prop_assert!(turns < 20_000, "it does not end");
+                let fate = fates.next().unwrap_or(0);
+                let waiting = live.iter().find(|(_, width)| width.is_none()).map(|(id, _)| *id);
+                let event = match (fate, waiting, running.first_key_value()) {
+                    (0..=1, _, _) if !live.is_empty() => {
+                        let (&pilot, _) = live.first_key_value().expect("one lives");
+                        live.remove(&pilot);
+                        running.retain(|_, (of, _)| *of != pilot);
+                        let reason = "lost".to_owned();
+                        FlowEvent::PilotEnded { pilot, reason, impossible: false }
+                    }
+                    (2..=9, Some(pilot), _) => {
+                        live.insert(pilot, Some(3));
+                        FlowEvent::PilotReady { pilot, node: node("n", 3) }
+                    }
+                    (_, _, Some((&number, _))) => {
+                        running.remove(&number);
+                        let reason = "exited with code 1".to_owned();
+                        ended(number, if fate == 10 {
+                            TaskEnd::Failed { exit: Some(1), reason }
+                        } else {
+                            TaskEnd::Completed
+                        })
+                    }
+                    _ => FlowEvent::Tick,
+                };
+                actions = flow.handle(event, now);
             }
-            Order::Plan { tasks, .. } => format!("plan {tasks:?}"),
-            Order::Finished => "finished".to_owned(),
-            Order::GiveUp { task, .. } => format!("give {task} up"),
-        };
-        orders.into_iter().map(one).collect()
-    }
-
-    fn diamond() -> Vec<Step> {
-        vec![
-            step("a", 1, 10, &[]),
-            step("b", 2, 10, &[0]),
-            step("c", 2, 10, &[0]),
-            step("d", 1, 10, &[1, 2]),
-        ]
-    }
-
-    #[test]
-    fn best_effort_submits_what_is_ready() {
-        let mut flow = Flow::new(diamond(), false, 0, 1);
-        assert_eq!(told(flow.handle(News::Tick, 0)), ["0 at anywhere, 1"]);
-        assert_eq!(told(flow.handle(News::Tick, 0)), [""; 0]);
-        assert_eq!(told(flow.handle(News::Done(0), 5)), ["1 at anywhere, 1", "2 at anywhere, 1"]);
-        assert_eq!(told(flow.handle(News::Done(2), 6)), [""; 0]);
-        assert_eq!(told(flow.handle(News::Done(1), 7)), ["3 at anywhere, 1"]);
-        assert_eq!(told(flow.handle(News::Done(3), 8)), ["finished"]);
-        assert_eq!((flow.done(), flow.submitted()), (4, 0));
-    }
-
-    #[test]
-    fn tasks_begin_within_what_is_reserved_and_early_ones_do_not_wait() {
-        let mut flow = Flow::new(diamond(), true, 0, 3);
-        assert_eq!(told(flow.handle(News::Tick, 0)), ["plan {0, 1, 2, 3}"]);
-        let agreed = Agreed {
-            places: places(&[(0, "x", 5), (1, "x", 15), (2, "x", 25), (3, "y", 35)]),
-            parts: vec![part("x", 2, 5, 35), part("y", 1, 35, 50)],
-        };
-        assert_eq!(told(flow.handle(News::Agreed(agreed), SECOND)), [""; 0]);
-        assert_eq!(flow.due(SECOND), Some(5 * SECOND));
-        assert_eq!(told(flow.handle(News::Tick, 5 * SECOND)), ["0 at x, 1"]);
-        // It ends early: the next one of the plan does not wait for its time, and the other has no processors.
-        assert_eq!(told(flow.handle(News::Done(0), 9 * SECOND)), ["1 at x, 1"]);
-        assert_eq!(told(flow.handle(News::Done(1), 21 * SECOND)), ["2 at x, 1"]);
-        assert_eq!(told(flow.handle(News::Done(2), 30 * SECOND)), [""; 0]);
-        assert_eq!(flow.due(30 * SECOND), Some(35 * SECOND));
-        assert_eq!(told(flow.handle(News::Tick, 35 * SECOND)), ["3 at y, 1"]);
-        assert_eq!(told(flow.handle(News::Done(3), 40 * SECOND)), ["finished"]);
-        assert_eq!(flow.plans(), 1);
-    }
-
-    #[test]
-    fn a_task_that_fails_is_tried_again_in_what_is_reserved_and_the_rest_is_planned_anew_when_it_is_late()
-     {
-        let mut flow = Flow::new(diamond(), true, 2, 3);
-        flow.handle(News::Tick, 0);
-        let agreed = Agreed {
-            places: places(&[(0, "x", 0), (1, "x", 10), (2, "x", 20), (3, "x", 30)]),
-            parts: vec![part("x", 2, 0, 42)],
-        };
-        assert_eq!(told(flow.handle(News::Agreed(agreed), 0)), ["0 at x, 1"]);
-        let failed = |task| News::Failed { task, why: "it says no".to_owned() };
-        assert_eq!(told(flow.handle(failed(0), 4 * SECOND)), ["0 at x, 2"]);
-        assert_eq!(told(flow.handle(News::Done(0), 14 * SECOND)), ["1 at x, 1"]);
-        assert_eq!(told(flow.handle(failed(1), 20 * SECOND)), ["1 at x, 2"]);
-        assert_eq!(told(flow.handle(News::Done(1), 28 * SECOND)), ["2 at x, 1"]);
-        // Its last try begins when there is no time left for it in what is reserved.
-        assert_eq!(told(flow.handle(failed(2), 33 * SECOND)), ["plan {2, 3}"]);
-        let agreed = Agreed {
-            places: places(&[(2, "y", 40), (3, "y", 50)]),
-            parts: vec![part("y", 2, 40, 60)],
-        };
-        assert_eq!(told(flow.handle(News::Agreed(agreed), 34 * SECOND)), [""; 0]);
-        assert_eq!(told(flow.handle(News::Tick, 40 * SECOND)), ["2 at y, 2"]);
-        assert_eq!(told(flow.handle(failed(2), 41 * SECOND)), ["2 at y, 3"]);
-        assert_eq!(flow.plans(), 2);
-        assert_eq!(told(flow.handle(failed(2), 42 * SECOND)), ["give 2 up"]);
-        assert_eq!(told(flow.handle(News::Tick, 60 * SECOND)), [""; 0]);
-    }
-
-    #[test]
-    fn what_comes_back_while_a_plan_is_made_is_planned_with_the_next() {
-        let mut flow = Flow::new(vec![step("a", 1, 10, &[]), step("b", 1, 10, &[])], true, 0, 9);
-        flow.handle(News::Tick, 0);
-        let agreed = |tasks: &[(usize, &str, u64)]| {
-            let parts = vec![part("x", 2, 0, 100)];
-            News::Agreed(Agreed { places: places(tasks), parts })
-        };
-        let both = flow.handle(agreed(&[(0, "x", 0), (1, "x", 0)]), 0);
-        assert_eq!(told(both), ["0 at x, 1", "1 at x, 1"]);
-        for task in [0, 1] {
-            let cluster = Some("x".into());
-            flow.handle(News::Began { task, attempt: 1, cluster }, 0);
+            prop_assert!(completed.values().all(|times| *times == 1));
+            let counts = flow.table().counts();
+            prop_assert_eq!(counts.completed, completed.len());
+            prop_assert_eq!(counts.completed + counts.failed + counts.skipped, count);
         }
-        let why = || "gone".to_owned();
-        let refused = |task| News::Refused { task, attempt: 1, why: why() };
-        assert_eq!(told(flow.handle(refused(0), 1)), ["plan {0}"]);
-        assert_eq!(told(flow.handle(refused(1), 2)), [""; 0]);
-        let next = flow.handle(agreed(&[(0, "x", 0)]), 3);
-        assert_eq!(told(next), ["0 at x, 2", "plan {0, 1}"]);
-        // The try that was given up is nobody's, whatever becomes of it.
-        assert!(!flow.is_current(0, 2));
-        let late = News::Refused { task: 0, attempt: 2, why: why() };
-        assert_eq!(told(flow.handle(late, 4)), [""; 0]);
-        let next = flow.handle(agreed(&[(0, "x", 0), (1, "x", 0)]), 5);
-        assert_eq!(told(next), ["0 at x, 3", "1 at x, 2"]);
-    }
-
-    #[test]
-    fn what_runs_since_an_earlier_plan_is_on_nothing_of_the_next() {
-        let steps = vec![step("a", 1, 50, &[]), step("b", 1, 10, &[])];
-        let mut flow = Flow::new(steps, true, 0, 9);
-        flow.handle(News::Tick, 0);
-        let agreed = |tasks: &[(usize, &str, u64)], count| {
-            let parts = vec![part("x", count, 0, 100)];
-            News::Agreed(Agreed { places: places(tasks), parts })
-        };
-        flow.handle(agreed(&[(0, "x", 0), (1, "x", 0)], 2), 0);
-        for task in [0, 1] {
-            flow.handle(News::Began { task, attempt: 1, cluster: Some("x".into()) }, 0);
-        }
-        let lost = News::Refused { task: 1, attempt: 1, why: "its node died".to_owned() };
-        assert_eq!(told(flow.handle(lost, SECOND)), ["plan {1}"]);
-        assert_eq!(told(flow.handle(agreed(&[(1, "x", 0)], 1), SECOND)), ["1 at x, 2"]);
-        // The one that runs longer than it was to is looked at in time.
-        assert_eq!(flow.due(2 * SECOND), Some(11 * SECOND));
-    }
-
-    #[test]
-    fn what_the_grid_refuses_just_in_time_is_tried_later_and_loses_no_try() {
-        let mut flow = Flow::new(vec![step("a", 1, 10, &[])], false, 0, 1);
-        flow.handle(News::Tick, 0);
-        for refusal in 0..REFUSALS_MAX {
-            let now = u64::from(refusal) * PAUSE;
-            let refused = News::Refused { task: 0, attempt: refusal + 1, why: "busy".to_owned() };
-            assert_eq!(told(flow.handle(refused, now)), [""; 0]);
-            assert_eq!(flow.due(now), Some(now + PAUSE));
-            let again = format!("0 at anywhere, {}", refusal + 2);
-            assert_eq!(told(flow.handle(News::Tick, now + PAUSE)), [again]);
-        }
-        let attempt = REFUSALS_MAX + 1;
-        let refused = News::Refused { task: 0, attempt, why: "busy".to_owned() };
-        assert_eq!(told(flow.handle(refused, 0)), ["give 0 up"]);
-        // More than can be submitted at once wait for their turn.
-        let many = (0..WAITING_MAX + 3).map(|at| step(&format!("t{at}"), 1, 1, &[]));
-        let mut flow = Flow::new(many.collect(), false, 0, 1);
-        assert_eq!(flow.handle(News::Tick, 0).len(), WAITING_MAX);
-        let began = News::Began { task: 0, attempt: 1, cluster: None };
-        assert_eq!(flow.handle(began, 0).len(), 1);
-    }
-
-    #[test]
-    fn what_the_grid_takes_away_is_planned_anew_but_not_for_ever() {
-        let mut flow = Flow::new(diamond(), true, 0, 2);
-        flow.handle(News::Tick, 0);
-        let agreed = || Agreed {
-            places: places(&[(0, "x", 0), (1, "x", 10), (2, "x", 20), (3, "x", 30)]),
-            parts: vec![part("x", 2, 0, 100)],
-        };
-        flow.handle(News::Agreed(agreed()), 0);
-        let gone = |attempt| News::Refused { task: 0, attempt, why: "it is gone".to_owned() };
-        assert_eq!(told(flow.handle(gone(1), SECOND)), ["plan {0, 1, 2, 3}"]);
-        assert_eq!(told(flow.handle(News::Gone("it ran out".to_owned()), SECOND)), [""; 0]);
-        flow.handle(News::Agreed(agreed()), SECOND);
-        assert_eq!(told(flow.handle(gone(2), SECOND)), ["give 0 up"]);
     }
 }

@@ -1,38 +1,71 @@
-//! `workflow run`: a workflow on a grid that is up, on slots that are reserved for it or just in time.
+//! `workflow run`: a workflow on a grid that is up, on reserved slots or best effort.
 //!
-//! [`flow`] decides which task begins where, and when the rest must be planned anew; here that is carried out: slots are reserved, tasks
-//! submitted as jobs ([`task`]), files brought to where they are first read. A workflow is run by the process that is told to: when that
-//! ends, so do its jobs, and its reservation runs out.
+//! - [`table`] and [`pilots`] are the tasks and the nodes, [`flow`] decides which task starts where.
+//! - [`drive`] executes that: it submits pilots ([`pilot_job`]), sends them tasks, brings files
+//!   ([`staging`]) and reserves slots ([`reserve`], [`parts`]).
+//! - [`directory`] and [`journal`] keep what was done, so that a later process continues.
+//! - [`spec`] makes tasks of a workflow, [`report`] describes a run that has ended, and [`control`]
+//!   has the commands for runs.
+//!
+//! A task runs on a *pilot*, a job that holds a node for many tasks. Each task has a key: a digest
+//! of its program and its inputs, from which the stored names of its outputs are made. So a task
+//! whose key has a completed record need not run again.
 
-mod bag;
-mod book;
+pub mod control;
+mod directory;
 mod drive;
 mod flow;
+mod journal;
+mod parts;
+mod pilot_job;
+mod pilots;
 mod report;
-mod task;
+mod reserve;
+mod restore;
+mod spec;
+mod staging;
+mod table;
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
 use clap::{Args, ValueHint};
-use springtide_cli::exit::Failed;
+use springtide_actors::files::FileEntry;
+use springtide_actors::policy::provisioning::seconds;
+use springtide_cli::exit::{Exit, Failed, cannot};
 use springtide_cli::options::time;
-use springtide_runtime::config::GridConfig;
+use springtide_cli::talk::Talk;
+use springtide_runtime::config::{GridConfig, Size};
+use springtide_runtime::random::SplitMix;
 
-use self::bag::Bag;
+use self::directory::{ExistingRun, RunDirectory, RunManifest};
+use self::drive::Drive;
+use self::flow::{Flow, FlowSettings};
+use self::journal::{Journal, JournalEntry};
+use self::report::CompletedRun;
+use self::spec::{RunSpec, SpecInput, given_files};
+use self::staging::{Staging, path_below};
+use self::table::{FailureRules, TaskTable};
 use super::plan::ChoiceArgs;
 use super::{Read, ReadArgs, read};
-use crate::operations::attach::grid_config;
+use crate::operations::agree::now;
+use crate::operations::attach::{Attachment, attach, grid_config};
+use crate::operations::grid_files;
+use crate::operations::inputs::summed;
+use crate::operations::signals::{Signals, word};
 use crate::options::GlobalArgs;
+use crate::output::print_early_failure;
 
-pub use self::task::WorkflowTask;
+pub use self::pilot_job::WorkflowPilot;
 
 /// Exit codes of `workflow run`, for `--help`.
 pub const EXIT_CODES: &str = "\
-Exit codes: 0 all tasks are done; 1 a task has failed, or no grid is up; 2 a file or an option is wrong; 3 no plan can be reserved; \
-4 took longer than --timeout; 130 interrupted: what ran was ended, and what was reserved is released.";
+Exit codes: 0 all tasks are completed; 1 a task failed, or no grid is up; 2 a file or an option is \
+wrong; 3 no plan can be reserved; 4 the run took longer than --timeout; 130 interrupted. After a \
+failure or an interruption, the same command continues the run.";
 
 /// Options of `workflow run`.
 #[derive(Args, Clone, Debug)]
@@ -40,21 +73,22 @@ pub struct RunArgs {
     /// The workflow: WfFormat (JSON), DAX (XML), Pegasus 5 (YAML), DOT, or Springtide's own (TOML)
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
-    /// The grid's config: `up` has started it
+    /// The config of a grid that is up
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub config: PathBuf,
-    /// Reserve nothing: each task is submitted when those it waits for are done, and goes where the scheduler puts it
+    /// Reserve nothing, and use free processors
     #[arg(long, conflicts_with_all = ["alpha", "deadline", "budget"])]
     pub best_effort: bool,
     #[command(flatten)]
     pub choice: ChoiceArgs,
     #[command(flatten)]
     pub read: ReadArgs,
-    /// Run stand-ins: tasks take their runtime times this and write files of their sizes times this
+    /// Run placeholders, which take their tasks' runtimes times this and write files of their
+    /// sizes times this
     #[arg(long, value_name = "SCALE", value_parser = scale)]
     pub pretend: Option<f64>,
-    /// Commands in place of the workflow's own: a table (CSV) with the columns name,command, by a task's id, name or program. A
-    /// command is one for sh; $SPRINGTIDE_INPUTS and $SPRINGTIDE_OUTPUTS name files, a line each
+    /// Commands in place of the workflow's own: a table (CSV) with the columns name,command, by a
+    /// task's id, name or program. sh runs a command
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "pretend")]
     pub programs: Option<PathBuf>,
     /// Directory with the files that no task writes
@@ -66,19 +100,46 @@ pub struct RunArgs {
     /// Leave the workflow's files in the clusters' directories
     #[arg(long)]
     pub keep: bool,
+    /// Directory of the run: its journal and the logs of its tasks
+    /// [default: .springtide/GRID/workflows/NAME beside the grid's config]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+    /// Continue the run in the directory, also a completed one
+    #[arg(long, conflicts_with = "fresh")]
+    pub resume: bool,
+    /// Begin a new run, and move one in the directory aside
+    #[arg(long)]
+    pub fresh: bool,
+    /// Directory by which several runs share completed tasks, whose files stay in the clusters
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub cache: Option<PathBuf>,
+    /// Start no further task after a task failed for good
+    #[arg(long)]
+    pub fail_fast: bool,
+    /// Maximum number of retries of a failed task
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub retries: u32,
+    /// Maximum running time of a task without a limit of its own. A retry after that has twice
+    /// the time
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub time_limit: Option<Duration>,
+    /// Maximum memory of a task without a limit of its own, such as 2GiB. A retry after that has
+    /// twice the memory
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Size>,
+    /// Maximum number of nodes at a time
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub nodes: u32,
     /// Reserved time of a task as a multiple of its runtime
     #[arg(long, value_name = "FACTOR", default_value_t = 1.2, value_parser = slack)]
     pub slack: f64,
     /// Additional reserved time of a task, for its start and its files
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     pub overhead: Duration,
-    /// Maximum number of retries of a failed task
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    pub retries: u32,
-    /// Maximum number of times that the rest is planned
+    /// Maximum number of plans
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub plans: u32,
-    /// Time after which the workflow is ended
+    /// Time after which the run ends
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub timeout: Option<Duration>,
     /// Print the result as one JSON object
@@ -114,19 +175,25 @@ pub struct Programs<'a> {
     pub encode: &'a Encode<'a>,
 }
 
-/// Everything about the workflow that does not need a grid.
+/// A workflow that is read, and the options of its run.
 struct Prepared {
     args: RunArgs,
     config: GridConfig,
     read: Read,
-    bag: Bag,
+    commands: BTreeMap<String, String>,
     fingerprint: u64,
+    /// Files that tasks read and none writes: their paths and contents.
+    given: BTreeMap<usize, (PathBuf, FileEntry)>,
+    /// Results that an earlier process copied to their places.
+    fetched: BTreeSet<String>,
+    /// The journal of the cache, if there is one.
+    cache: RefCell<Option<Journal>>,
 }
 
-/// Reads and checks all that can be without the grid.
+/// Reads and checks what needs no grid.
 ///
 /// # Errors
-/// A file or an option is wrong, or a task has nothing to run.
+/// A file or an option is wrong.
 fn prepare(args: &RunArgs, programs: &Programs<'_>) -> Result<Prepared, Failed> {
     let config = grid_config(&args.config)?;
     let overrides = args.read.overrides().map_err(Failed::usage)?;
@@ -138,42 +205,43 @@ fn prepare(args: &RunArgs, programs: &Programs<'_>) -> Result<Prepared, Failed> 
         Some(file) => table(file)?,
         None => BTreeMap::new(),
     };
-    let bag = Bag::of(&read, args, config.files.size_max.bytes(), &commands, programs)?;
-    if let Some(dir) = &args.fetch {
-        check_targets(dir, &read, &bag)?;
-    }
-    Ok(Prepared { args: args.clone(), config, read, bag, fingerprint: programs.fingerprint })
+    Ok(Prepared {
+        args: args.clone(),
+        config,
+        read,
+        commands,
+        fingerprint: programs.fingerprint,
+        given: BTreeMap::new(),
+        fetched: BTreeSet::new(),
+        cache: RefCell::default(),
+    })
 }
 
-/// Where a file of the workflow goes below a directory.
-fn target(dir: &Path, name: &str) -> PathBuf {
-    dir.join(name.trim_start_matches('/'))
-}
-
-/// Whether all results have a place of their own: when all is computed is too late to learn it.
+/// Checks that all results have a place of their own, before tasks run.
 ///
 /// # Errors
-/// A file is there already, or two would be in each other's way.
-fn check_targets(dir: &Path, read: &Read, bag: &Bag) -> Result<(), Failed> {
+/// A file exists, or two would have the same path for a while.
+fn check_targets(dir: &Path, prepared: &Prepared, results: &[usize]) -> Result<(), Failed> {
     let mut targets: BTreeMap<PathBuf, &str> = BTreeMap::new();
-    for &file in &bag.results {
-        let name = read.workflow.files[file].name.as_str();
-        let out = target(dir, name);
-        if out.symlink_metadata().is_ok() {
-            let shown = out.display();
+    for &file in results {
+        let name = prepared.read.workflow.files[file].name.as_str();
+        let path = path_below(dir, name);
+        if path.symlink_metadata().is_ok() && !prepared.fetched.contains(name) {
+            let shown = path.display();
             return Err(Failed::usage(format!(
-                "{shown} exists: remove it, or name another directory by --fetch"
+                "{shown} exists: remove it, or name another directory with --fetch"
             )));
         }
-        targets.insert(out, name);
+        targets.insert(path, name);
     }
-    for out in targets.keys() {
-        let mut part = out.as_os_str().to_owned();
+    for path in targets.keys() {
+        let mut part = path.as_os_str().to_owned();
         part.push(".part");
         if let Some(other) = targets.get(Path::new(&part)) {
-            let shown = out.display();
+            let shown = path.display();
             return Err(Failed::usage(format!(
-                "{shown} is fetched under the name of {other} first: leave out --fetch, and use `files fetch` with --keep"
+                "{shown} is copied under the name of {other} first: leave out --fetch, and use \
+                 `files fetch` with --keep"
             )));
         }
     }
@@ -199,7 +267,7 @@ fn table(file: &Path) -> Result<BTreeMap<String, String>, Failed> {
                 "{shown}:{at}: a line is a name, a comma and a command, found {line:?}"
             )));
         };
-        // Quoted as tables are, or as it stands.
+        // A command may be quoted like a cell of a table.
         let command = command.trim();
         let command = match command.strip_prefix('"').and_then(|c| c.strip_suffix('"')) {
             Some(quoted) => quoted.replace("\"\"", "\""),
@@ -216,7 +284,220 @@ fn table(file: &Path) -> Result<BTreeMap<String, String>, Failed> {
 /// As [`EXIT_CODES`] says.
 pub fn run(args: &RunArgs, programs: &Programs<'_>, global: &GlobalArgs) -> Result<(), Failed> {
     let prepared = prepare(args, programs)?;
-    crate::operations::process::on_arbiter(drive::drive(prepared, global.clone()))
+    crate::operations::process::on_arbiter(run_on_grid(prepared, programs, global))
+}
+
+/// The default directory of a run.
+fn default_dir(args: &RunArgs, prepared: &Prepared) -> PathBuf {
+    let name = args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    grid_files::dir_of(&args.config, &prepared.config).join("workflows").join(name)
+}
+
+async fn run_on_grid(
+    mut prepared: Prepared,
+    programs: &Programs<'_>,
+    global: &GlobalArgs,
+) -> Result<(), Failed> {
+    let json = prepared.args.json;
+    let mut signals = Signals::take()?;
+    let begun = now();
+    let attached = attach(&prepared.args.config, &prepared.config).await;
+    let mut attachment = match attached {
+        Ok(attachment) => attachment,
+        Err(failed) => return print_early_failure(json, None, failed),
+    };
+    let talk = Talk::new(global.quiet || json);
+    let ran = run_attached(&mut prepared, programs, (&mut attachment, &mut signals), talk, begun);
+    let ran = ran.await;
+    attachment.endpoint.net.close("done").await;
+    match ran {
+        Err(EarlyFailure(failed)) => print_early_failure(json, None, failed),
+        Ok(result) => result,
+    }
+}
+
+/// A failure before the run has begun.
+struct EarlyFailure(Failed);
+
+impl From<Failed> for EarlyFailure {
+    fn from(failed: Failed) -> Self {
+        Self(failed)
+    }
+}
+
+async fn run_attached(
+    prepared: &mut Prepared,
+    programs: &Programs<'_>,
+    (attachment, signals): (&mut Attachment, &mut Signals),
+    mut talk: Talk,
+    begun: u64,
+) -> Result<Result<(), Failed>, EarlyFailure> {
+    let args = prepared.args.clone();
+    let staging = Staging::new(attachment).await?;
+    let dir = args.dir.clone().unwrap_or_else(|| default_dir(&args, prepared));
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let id = SplitMix::with_text(begun, &format!("{}", std::process::id())).next();
+    let (file, config) = (absolute(&args.file), absolute(&args.config));
+    let manifest = RunManifest::new(prepared.read.name(), file, config, id);
+    let existing = match (args.resume, args.fresh) {
+        (true, _) => ExistingRun::Continue,
+        (_, true) => ExistingRun::MoveAside,
+        _ => ExistingRun::ContinueUnfinished,
+    };
+    let (mut directory, entries) = RunDirectory::open(&dir, manifest, existing)?;
+    let mut completed = Vec::new();
+    let mut prefix = directory.manifest.prefix();
+    if let Some(cache) = &args.cache {
+        let shared = restore::open_cache(cache, id)?;
+        prefix = shared.prefix;
+        completed = shared.entries;
+        prepared.cache = RefCell::new(Some(shared.journal));
+    }
+    completed.extend(entries.iter().cloned());
+    prepared.fetched = entries
+        .iter()
+        .filter_map(|entry| match entry {
+            JournalEntry::Fetched { file, path, .. } if path.exists() => Some(file.clone()),
+            _ => None,
+        })
+        .collect();
+    talk.wait_for("reading the workflow's inputs");
+    prepared.given = read_given(prepared).await?;
+    let digests = prepared.given.iter().map(|(file, (_, entry))| (*file, entry.sum.clone()));
+    let spec = RunSpec::new(&SpecInput {
+        read: &prepared.read,
+        args: &args,
+        commands: &prepared.commands,
+        programs,
+        file_bytes_max: prepared.config.files.size_max.bytes(),
+        prefix: &prefix,
+        digests: &digests.collect(),
+    })?;
+    if spec.has_files && staging.clusters().is_empty() {
+        return Err(EarlyFailure(Failed::usage(
+            "tasks pass files, and no cluster of the grid keeps any: set `files` of its \
+             [[cluster]] tables to a directory that their nodes share",
+        )));
+    }
+    if let Some(dir) = &args.fetch {
+        check_targets(dir, prepared, &spec.results)?;
+    }
+    let rules = FailureRules { retries: args.retries, fail_fast: args.fail_fast };
+    let table = TaskTable::new(spec.steps.clone(), prepared.read.workflow.order(), rules);
+    let jobs = spec.tasks.iter().enumerate().filter(|(_, task)| task.job.is_some());
+    let settings = FlowSettings {
+        reserves: !args.best_effort,
+        plans_max: args.plans,
+        file_clusters: staging.clusters(),
+        pilots_max: args.nodes as usize,
+    };
+    let files = prepared.read.workflow.files.len();
+    let jobs = jobs.map(|(task, _)| task).collect();
+    let mut flow = Flow::new(table, spec.step_files.clone(), jobs, files, settings);
+    let order = prepared.read.workflow.order();
+    let restored =
+        restore::restore(&mut flow, &spec, order, &completed, (&staging, &prefix), prepared);
+    let restored = restored.await?;
+    restore::restore_attempts(&mut flow, &spec, &entries);
+    let entry = JournalEntry::Begun {
+        at_s: seconds(begun),
+        tasks: spec.steps.len(),
+        restored,
+        best_effort: args.best_effort,
+    };
+    directory.journal.add(&entry)?;
+    if restored > 0 {
+        let all = spec.steps.len();
+        talk.say(&format!("{restored} of {all} tasks are completed already"));
+    }
+    talk.say(&format!("the run's directory is {}", dir.display()));
+    let state = (staging, flow);
+    let mut drive = Drive::new(prepared, &spec, attachment, &mut directory, state, talk);
+    let limit = async {
+        match args.timeout {
+            Some(time) => tokio::time::sleep(time).await,
+            None => std::future::pending().await,
+        }
+    };
+    let ran = tokio::select! {
+        biased;
+        exit = signals.next() => Err(Failed::new(exit, format!("ended by {}", word(exit)))),
+        () = limit => Err(Failed::new(Exit::Timeout, "the run took longer than --timeout")),
+        ran = async {
+            drive.run().await?;
+            drive.fetch_results().await?;
+            drive.failure().map_or(Ok(()), Err)
+        } => ran,
+    };
+    tokio::select! {
+        biased;
+        // The rest ends with this process's link and with the reservation's lease.
+        _ = signals.next() => {}
+        () = async {
+            drive.leave(ran.as_ref().err()).await;
+            if ran.is_ok() && !args.keep && args.cache.is_none() {
+                drive.remove_files().await;
+            }
+        } => {}
+    }
+    drive.end_display();
+    let ran = ran.map_err(|failed| {
+        let hint = "the same command continues the run";
+        let message = format!("{}; {hint}", failed.message);
+        Failed { message, ..failed }
+    });
+    let ended = CompletedRun {
+        name: prepared.read.name(),
+        begun,
+        ended: now(),
+        table: drive.flow().table(),
+        times: drive.flow().times(),
+        restored,
+        reserved: drive.reserver().all(),
+        best_effort: args.best_effort,
+        failed: ran.as_ref().err(),
+    };
+    let (object, csv) = (format!("{}\n", ended.object()), ended.csv());
+    let printed = report::print(&ended, args.json, args.out.as_deref());
+    for (name, text) in [("result.json", object), ("tasks.csv", csv)] {
+        let path = dir.join(name);
+        std::fs::write(&path, text).map_err(|error| cannot("write", &path, &error))?;
+    }
+    let error = ran.as_ref().err().map(|failed| failed.message.clone());
+    drop(drive);
+    directory.journal.add(&JournalEntry::Ended { at_s: seconds(now()), error })?;
+    Ok(ran.and(printed))
+}
+
+/// Reads the files that tasks read and none writes.
+///
+/// # Errors
+/// A file is missing or cannot be read.
+async fn read_given(prepared: &Prepared) -> Result<BTreeMap<usize, (PathBuf, FileEntry)>, Failed> {
+    let given = given_files(&prepared.read);
+    let Some(&first) = given.first().filter(|_| prepared.args.pretend.is_none()) else {
+        return Ok(BTreeMap::new());
+    };
+    let files = &prepared.read.workflow.files;
+    let Some(dir) = &prepared.args.inputs else {
+        return Err(Failed::usage(format!(
+            "tasks read {} files that none writes, such as {}: name the directory that has them \
+             with --inputs DIR, or run placeholders with --pretend 0.01",
+            given.len(),
+            files[first].name
+        )));
+    };
+    let mut entries = BTreeMap::new();
+    for file in given {
+        let path = path_below(dir, &files[file].name);
+        if !path.is_file() {
+            let shown = path.display();
+            return Err(Failed::usage(format!("{shown} does not exist, and tasks read it")));
+        }
+        let entry = summed(&path, &files[file].name).await?;
+        entries.insert(file, (path, entry));
+    }
+    Ok(entries)
 }
 
 #[cfg(test)]
@@ -224,7 +505,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_of_a_table_are_as_they_stand_or_quoted() {
+    fn commands_of_a_table_are_plain_or_quoted() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("programs.csv");
         std::fs::write(

@@ -1,108 +1,97 @@
-//! What is told of a workflow that has run: for people, as JSON, and as a table of its tasks.
+//! The description of a run that has ended: for people, as JSON, and as a table of its tasks.
 //!
-//! Must not know how it was run.
+//! It does not know how the run was executed.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::{Value, json};
 use springtide_actors::policy::provisioning::{Time, seconds};
-use springtide_actors::reservation::{ReservationId, ReservedSlot};
 use springtide_cli::exit::Failed;
 use springtide_cli::format::SCHEMA;
 use springtide_cli::outdir::Artefacts;
 use springtide_simulator::workload::figures::quoted;
 
-use super::flow::{Ran, Step};
-
-/// Slots that were reserved.
-#[derive(Clone, Debug)]
-pub struct Reserved {
-    /// Number of the reservation.
-    pub id: ReservationId,
-    /// Time of the reservation.
-    pub at: Time,
-    /// Reason of the reservation.
-    pub why: String,
-    /// For so many tasks.
-    pub tasks: usize,
-    /// Within how many seconds these were planned to end.
-    pub makespan_s: f64,
-    /// What the plan was to cost.
-    pub planned_cost: f64,
-    /// Cost of what the workflow had reserved.
-    pub cost: f64,
-    /// Slots of the reservation.
-    pub parts: Vec<ReservedSlot>,
-}
+use super::flow::TaskTimes;
+use super::reserve::ReservedSlots;
+use super::table::{TaskState, TaskTable};
 
 /// A run that has ended.
 pub struct CompletedRun<'a> {
     /// Name of the workflow.
     pub name: String,
-    /// When it was submitted.
-    pub began: Time,
-    /// When it had ended.
+    /// When this process began the run.
+    pub begun: Time,
+    /// When it ended.
     pub ended: Time,
-    /// The tasks of the workflow.
-    pub steps: &'a [Step],
+    /// The tasks.
+    pub table: &'a TaskTable,
     /// When and where they ran.
-    pub ran: &'a [Ran],
+    pub times: &'a [TaskTimes],
+    /// Tasks that earlier processes completed.
+    pub restored: usize,
     /// What was reserved for them.
-    pub reserved: &'a [Reserved],
+    pub reserved: &'a [ReservedSlots],
     /// Whether the tasks ran without reservations.
     pub best_effort: bool,
-    /// Why it did not come to its end.
+    /// Why tasks are left.
     pub failed: Option<&'a Failed>,
 }
 
 impl CompletedRun<'_> {
-    fn done(&self) -> usize {
-        self.ran.iter().filter(|ran| ran.end.is_some()).count()
+    fn tasks(&self) -> impl Iterator<Item = (usize, &TaskTimes)> {
+        self.times.iter().enumerate()
     }
 
-    /// From the submission to the end of the last task that ended.
+    /// Seconds from the begin to the end of the last task.
     fn makespan_s(&self) -> f64 {
-        let last = self.ran.iter().filter_map(|ran| ran.end).max().unwrap_or(self.began);
-        seconds(last.saturating_sub(self.began))
+        let last = self.times.iter().filter_map(|times| times.end).max().unwrap_or(self.begun);
+        seconds(last.saturating_sub(self.begun))
     }
 
-    /// Processor-seconds on which tasks that ended ran.
+    /// Processor-seconds of tasks that this process completed.
     fn used_s(&self) -> f64 {
-        let of = |(step, ran): (&Step, &Ran)| {
-            let lasted = seconds(ran.end?.saturating_sub(ran.start?));
-            Some(lasted * f64::from(step.processors))
+        let of = |(task, times): (usize, &TaskTimes)| {
+            let start = times.start.filter(|start| *start >= self.begun)?;
+            let lasted = seconds(times.end?.saturating_sub(start));
+            Some(lasted * f64::from(self.table.steps()[task].processors))
         };
         // (A sum of nothing is -0.)
-        self.steps.iter().zip(self.ran).filter_map(of).fold(0.0, |sum, one| sum + one)
+        self.tasks().filter_map(of).fold(0.0, |sum, one| sum + one)
     }
 
     fn cost(&self) -> f64 {
-        self.reserved.iter().fold(0.0, |sum, reserved| sum + reserved.cost)
+        self.reserved.iter().fold(0.0, |sum, reserved| sum + reserved.paid())
     }
 
     fn text(&self) -> String {
-        let (done, all) = (self.done(), self.steps.len());
-        let again = self.ran.iter().filter(|ran| ran.attempts > 1).count();
+        let (counts, all) = (self.table.counts(), self.table.steps().len());
+        let again = (0..all).filter(|&task| self.table.attempts(task) > 1).count();
         let mut out = format!(
-            "{}: {done} of {all} tasks in {}, {:.1} processor-seconds used",
+            "{}: {} of {all} tasks in {}, {:.1} processor-seconds used",
             self.name,
+            counts.completed,
             springtide_cli::format::seconds(self.makespan_s()),
             self.used_s()
         );
+        // Writing to a text does not fail.
+        if self.restored > 0 {
+            let _ = write!(out, ", {} were completed before", self.restored);
+        }
         if again > 0 {
             let _ = write!(out, ", {again} tried more than once");
         }
         if self.best_effort {
-            out.push_str(", best effort")
+            out.push_str(", best effort");
         } else {
             let (plans, cost) = (self.reserved.len(), self.cost());
             let s = if plans == 1 { "" } else { "s" };
             let _ = write!(out, ", {plans} reservation{s} at a cost of {cost:.2}");
         }
-        let mut sites: std::collections::BTreeMap<String, usize> = Default::default();
-        for ran in self.ran.iter().filter(|ran| ran.end.is_some()) {
-            if let Some(cluster) = &ran.cluster {
+        let mut sites: BTreeMap<String, usize> = BTreeMap::new();
+        for times in self.times.iter().filter(|times| times.end.is_some()) {
+            if let Some(cluster) = &times.cluster {
                 *sites.entry(cluster.to_string()).or_default() += 1;
             }
         }
@@ -114,27 +103,41 @@ impl CompletedRun<'_> {
         out
     }
 
-    fn object(&self) -> Value {
-        let since = |time: Option<Time>| time.map(|time| seconds(time.saturating_sub(self.began)));
-        let task = |(step, ran): (&Step, &Ran)| {
+    /// The run as a JSON object.
+    pub fn object(&self) -> Value {
+        let since = |time: Option<Time>| time.map(|time| seconds(time) - seconds(self.begun));
+        let task = |(at, times): (usize, &TaskTimes)| {
+            let step = &self.table.steps()[at];
+            let (state, reason) = match self.table.state(at) {
+                TaskState::Completed => ("completed", None),
+                TaskState::Failed { reason } => ("failed", Some(reason.clone())),
+                TaskState::Skipped { failed } => {
+                    let id = &self.table.steps()[*failed].id;
+                    ("skipped", Some(format!("it depends on {id}, which failed")))
+                }
+                TaskState::Waiting | TaskState::Ready | TaskState::Active => ("open", None),
+            };
             json!({
                 "id": step.id,
+                "state": state,
+                "reason": reason,
                 "processors": step.processors,
-                "cluster": ran.cluster,
-                "start_s": since(ran.start),
-                "end_s": since(ran.end),
-                "attempts": ran.attempts,
+                "cluster": times.cluster,
+                "start_s": since(times.start),
+                "end_s": since(times.end),
+                "attempts": self.table.attempts(at),
             })
         };
-        let reserved = |one: &Reserved| {
+        let reserved = |one: &ReservedSlots| {
             json!({
                 "reservation": one.id,
                 "at_s": since(Some(one.at)),
-                "why": one.why,
+                "why": one.reason,
                 "tasks": one.tasks,
                 "planned_makespan_s": one.makespan_s,
                 "planned_cost": one.planned_cost,
                 "cost": one.cost,
+                "paid": one.paid(),
                 "parts": one.parts,
             })
         };
@@ -143,42 +146,43 @@ impl CompletedRun<'_> {
             "ok": self.failed.is_none(),
             "error": self.failed.map(|failed| failed.message.as_str()),
             "workflow": self.name,
-            "submitted_unix_s": seconds(self.began),
+            "submitted_unix_s": seconds(self.begun),
             "makespan_s": self.makespan_s(),
-            "took_s": seconds(self.ended.saturating_sub(self.began)),
+            "took_s": seconds(self.ended.saturating_sub(self.begun)),
             "best_effort": self.best_effort,
             "cost": if self.best_effort { self.used_s() } else { self.cost() },
             "used_processor_s": self.used_s(),
+            "completed_before": self.restored,
             "reservations": self.reserved.iter().map(reserved).collect::<Vec<_>>(),
-            "tasks": self.steps.iter().zip(self.ran).map(task).collect::<Vec<_>>(),
+            "tasks": self.tasks().map(task).collect::<Vec<_>>(),
         })
     }
 
-    fn table(&self) -> String {
+    /// The tasks as a table.
+    pub fn csv(&self) -> String {
         let mut out = "task,processors,cluster,start_s,end_s,attempts\n".to_owned();
         let since = |time: Option<Time>| {
-            time.map_or_else(String::new, |t| {
-                format!("{:.3}", seconds(t.saturating_sub(self.began)))
-            })
+            time.map_or_else(String::new, |t| format!("{:.3}", seconds(t) - seconds(self.begun)))
         };
-        for (step, ran) in self.steps.iter().zip(self.ran) {
-            let cluster = ran.cluster.as_ref().map_or_else(String::new, |c| c.to_string());
-            let (start, end) = (since(ran.start), since(ran.end));
+        for (at, times) in self.tasks() {
+            let step = &self.table.steps()[at];
+            let cluster = times.cluster.as_ref().map_or_else(String::new, |c| c.to_string());
+            let (start, end) = (since(times.start), since(times.end));
             let id = quoted(&step.id);
-            let (processors, attempts) = (step.processors, ran.attempts);
+            let (processors, attempts) = (step.processors, self.table.attempts(at));
             let _ = writeln!(out, "{id},{processors},{cluster},{start},{end},{attempts}");
         }
         out
     }
 }
 
-/// Tells, and leaves files where they are wanted.
+/// Prints the run, and writes its files to a directory if one is given.
 ///
 /// # Errors
 /// They cannot be written.
-pub fn write(ended: &CompletedRun<'_>, json: bool, out: Option<&Path>) -> Result<(), Failed> {
+pub fn print(ended: &CompletedRun<'_>, json: bool, out: Option<&Path>) -> Result<(), Failed> {
     let mut artefacts = Artefacts::of(out);
     artefacts.keep("run.json", format!("{}\n", ended.object()));
-    artefacts.keep("tasks.csv", ended.table());
+    artefacts.keep("tasks.csv", ended.csv());
     artefacts.print(json, ended.object(), || ended.text())
 }

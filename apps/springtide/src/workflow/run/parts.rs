@@ -1,6 +1,6 @@
-//! What of offered slots is reserved for a plan.
+//! The parts of offered slots that are reserved for a plan.
 //!
-//! Must not know who is asked for it.
+//! It does not know how slots are reserved.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ use springtide_runtime::id::ClusterId;
 use crate::operations::offers::Offers;
 use crate::workflow::planning::Plan;
 
-/// A part of each slot that a plan has: whole, or of a divisible one what tasks use of it. `origin`: what the plan's times count from.
+/// The part of each slot of a plan: all of it, or what tasks use of a divisible one. The plan's
+/// times count from `origin`.
 pub fn parts(plan: &Plan, offers: &Offers, origin: Time) -> Vec<ReservedSlot> {
     let mut used: BTreeMap<usize, AvailabilityProfile> = BTreeMap::new();
     for task in &plan.schedule.tasks {
@@ -43,7 +44,7 @@ pub fn parts(plan: &Plan, offers: &Offers, origin: Time) -> Vec<ReservedSlot> {
     all
 }
 
-/// What is had, as bookings of which none overlap: each lasts as long as as many are had.
+/// A profile as bookings that do not overlap, one for each interval of a constant number.
 fn steps(line: &AvailabilityProfile) -> Vec<Booking> {
     let steps: Vec<(Time, u32)> = line.steps().collect();
     let mut all: Vec<Booking> = Vec::new();
@@ -58,7 +59,7 @@ fn steps(line: &AvailabilityProfile) -> Vec<Booking> {
     all
 }
 
-/// Most processors of each cluster at once.
+/// The most processors of each cluster at a time.
 pub fn most(parts: &[ReservedSlot]) -> BTreeMap<&ClusterId, u32> {
     let mut lines: BTreeMap<&ClusterId, AvailabilityProfile> = BTreeMap::new();
     for part in parts {
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_used_becomes_steps_that_do_not_overlap() {
+    fn a_profile_becomes_bookings_that_do_not_overlap() {
         let mut line = AvailabilityProfile::default();
         for (processors, start, end) in
             [(2, 10, 30), (1, 20, 40), (3, 50, 60), (1, 60, 70), (2, 60, 70)]
