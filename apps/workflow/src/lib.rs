@@ -13,7 +13,10 @@ mod values;
 
 pub use error::{Cause, ReadError, TextPosition};
 pub use format::Format;
-pub use model::{Command, File, Occurrences, Position, Task, Workflow, WorkflowWarning};
+pub use model::{
+    Command, Container, ContainerEngine, File, Occurrences, Position, Redirects, Resources, Task,
+    Workflow, WorkflowWarning,
+};
 pub use overrides::{Override, Overrides};
 pub use read::{EDGES_MAX, TEXT_MAX};
 pub use values::{RUNTIME_MAX_S, RUNTIME_MIN_S};

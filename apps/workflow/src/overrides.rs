@@ -40,6 +40,12 @@ pub struct Override {
     pub runtime_s: Option<f64>,
     /// The number of processors.
     pub processors: Option<u32>,
+    /// The memory of the whole task, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// The number of GPUs.
+    pub gpus: Option<u32>,
+    /// The limit of the runtime, in seconds.
+    pub walltime_s: Option<f64>,
 }
 
 impl Overrides {
@@ -94,7 +100,11 @@ impl Overrides {
             if processors.is_some_and(|count| count.is_rounded) {
                 return Err(wrong_value("processors must be a whole number".to_owned()));
             }
-            let row = Override { runtime_s, processors: processors.map(|count| count.processors) };
+            let row = Override {
+                runtime_s,
+                processors: processors.map(|count| count.processors),
+                ..Override::default()
+            };
             if self.table.insert(name.to_owned(), row).is_some() {
                 return Err(wrong_value(format!("there is a line for {} already", shown(name))));
             }
@@ -218,7 +228,7 @@ mod tests {
             b"\xef\xbb\xbfname, runtime_s,processors\r\n# by hand\nmAdd,1.5,4\n\"a, b\",,2\nx,3,\n",
         )
         .unwrap();
-        let row = |runtime_s, processors| Override { runtime_s, processors };
+        let row = |runtime_s, processors| Override { runtime_s, processors, ..Override::default() };
         assert_eq!(read.table["mAdd"], row(Some(1.5), Some(4)));
         assert_eq!(read.table["a, b"], row(None, Some(2)));
         assert_eq!(read.table["x"], row(Some(3.0), None));

@@ -570,7 +570,7 @@ fn invalid_overrides() {
     assert!(
         fails(&Overrides { processors: Some(0), ..none.clone() }).contains("must be at least 1")
     );
-    let row = Override { runtime_s: Some(-1.0), processors: None };
+    let row = Override { runtime_s: Some(-1.0), ..Override::default() };
     assert!(
         fails(&Overrides { table: [("a".to_owned(), row)].into(), ..none.clone() })
             .contains("a runtime given")

@@ -130,7 +130,8 @@ fn overrides_complete_the_files() {
     let text = "digraph { a [label=x size=3e9]; b [label=x runtime=5 procs=2]; c; a -> b -> c }";
     let table = |rows: &[(&str, Option<f64>, Option<u32>)]| {
         let row = |(key, runtime_s, processors): &(&str, _, _)| {
-            (key.to_string(), Override { runtime_s: *runtime_s, processors: *processors })
+            let (runtime_s, processors) = (*runtime_s, *processors);
+            (key.to_string(), Override { runtime_s, processors, ..Override::default() })
         };
         rows.iter().map(row).collect::<BTreeMap<_, _>>()
     };
