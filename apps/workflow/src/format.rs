@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 /// A format of workflow files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Format {
     /// WfFormat of WfCommons, JSON, versions 1.3 to 1.6.
     WfFormat,

@@ -2,8 +2,10 @@
 //!
 //! The crate depends on neither the execution of tasks nor planning.
 
+mod arguments;
 mod draft;
 mod error;
+mod fields;
 mod format;
 mod model;
 mod overrides;
@@ -12,6 +14,7 @@ mod text;
 mod values;
 
 pub use error::{Cause, ReadError, TextPosition};
+pub use fields::{Field, FieldUsage, fields};
 pub use format::Format;
 pub use model::{
     Command, Container, ContainerEngine, File, Occurrences, Position, Redirects, Resources, Task,

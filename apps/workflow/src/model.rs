@@ -6,7 +6,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
 
-use crate::error::Cause;
+use crate::error::{Cause, shown};
+use crate::format::Format;
 
 /// A workflow: a directed acyclic graph of tasks.
 #[derive(Clone, Debug, PartialEq)]
@@ -175,20 +176,50 @@ pub struct Position {
 }
 
 /// A warning about a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WorkflowWarning {
     /// A task has a runtime of 0 or less.
     NoTime,
     /// A task needs a fraction of a processor.
     FractionOfProcessor,
+    /// A task has less memory than any process needs.
+    LittleMemory,
+    /// A task has a walltime of 0 or less.
+    NoWalltime,
     /// A file has different sizes.
     SizesDiffer,
     /// The size of a file is unknown.
     NoSize,
+    /// The size of a file is less than 0.
+    NegativeSize,
+    /// The size of a file is 0.
+    EmptyFile,
     /// A runtime belongs to an unknown task.
     NoSuchTask,
     /// An override belongs to an unknown task.
     OverrideUnused,
+    /// An argument refers to a variable of the environment.
+    Variable,
+    /// An argument has a space.
+    SpaceInArgument,
+    /// A known field has a meaning that Springtide does not implement.
+    FieldWithoutEffect {
+        /// The format of the file.
+        format: Format,
+        /// The place and name of the field.
+        field: String,
+        /// The meaning of the field, and what to do instead.
+        meaning: &'static str,
+    },
+    /// A field is in no table of fields.
+    FieldUnknown {
+        /// The format of the file.
+        format: Format,
+        /// The place and name of the field.
+        field: String,
+    },
+    /// There are more unknown fields than warnings list.
+    OtherFieldsUnknown,
 }
 
 impl fmt::Display for WorkflowWarning {
@@ -196,12 +227,25 @@ impl fmt::Display for WorkflowWarning {
         f.write_str(match self {
             Self::NoTime => "a runtime of 0 s or less (taken: 0.001 s)",
             Self::FractionOfProcessor => "a fraction of a processor (rounded up)",
+            Self::LittleMemory => "a memory of less than 1 MiB (not used)",
+            Self::NoWalltime => "a walltime of 0 s or less (not used)",
             Self::SizesDiffer => {
                 "a file with different sizes (taken: what a writer says, of several the most)"
             }
             Self::NoSize => "a file without a size (taken: 0 bytes)",
+            Self::NegativeSize => "a size of less than 0 bytes (taken: 0 bytes)",
+            Self::EmptyFile => "a file of 0 bytes",
             Self::NoSuchTask => "a runtime for a task that is not there (not used)",
             Self::OverrideUnused => "an override for a task that is not there (not used)",
+            Self::Variable => "an argument with a variable (passed as it is written)",
+            Self::SpaceInArgument => "an argument with a space (passed as one argument)",
+            Self::FieldWithoutEffect { field, meaning, .. } => {
+                return write!(f, "the field {} has no effect: {meaning}", shown(field));
+            }
+            Self::FieldUnknown { field, .. } => {
+                return write!(f, "the field {} is not read", shown(field));
+            }
+            Self::OtherFieldsUnknown => "other fields that are not read",
         })
     }
 }

@@ -208,7 +208,7 @@ impl DotReader<'_, '_> {
             self.draft.task_mut(task).name = label.clone();
         }
         if let Some((text, at)) = get(&["runtime", "weight"]) {
-            let seconds = with_position(Scalar::text(text).seconds_from_0(), *at)?;
+            let seconds = with_position(Scalar::text(text).seconds(), *at)?;
             self.draft.runtime(task, seconds, *at);
         }
         if let Some((text, at)) = get(&["procs", "processors", "cores"]) {
@@ -231,7 +231,7 @@ impl DotReader<'_, '_> {
         self.draft.edge(EdgeEnd::Task(from), EdgeEnd::Task(to), Some(at));
         let size = ["size", "bytes", "weight"].into_iter().find_map(|name| attributes.get(name));
         let Some((text, place)) = size else { return Ok(()) };
-        let bytes = with_position(Scalar::text(text).bytes(), *place)?;
+        let bytes = with_position(Scalar::text(text).bytes_unless_negative(), *place)?;
         let ends = format!("{} -> {}", self.draft.id(from), self.draft.id(to));
         let label = attributes
             .get("label")

@@ -5,16 +5,18 @@ mod dax;
 mod dot;
 mod own;
 mod pegasus;
+mod profiles;
 mod wfformat;
 
 use std::io::Read;
 use std::path::Path;
 
+use crate::arguments::has_variable;
 use crate::draft::Draft;
 pub use crate::draft::EDGES_MAX;
 use crate::error::{Cause, ReadError, WorkflowProblem};
 use crate::format::{BOM, Format};
-use crate::model::{Position, Workflow};
+use crate::model::{Position, Workflow, WorkflowWarning};
 use crate::overrides::Overrides;
 use crate::text::Text;
 
@@ -124,4 +126,24 @@ fn syntax(
 /// Adds the position to the error of a value.
 fn with_position<T>(value: Result<T, String>, at: Option<Position>) -> Result<T, WorkflowProblem> {
     value.map_err(|reason| WorkflowProblem::value(reason, at))
+}
+
+/// Warns of arguments that Pegasus changes before a program gets them.
+fn check_arguments(draft: &mut Draft, arguments: &[String], id: &str, at: Option<Position>) {
+    if arguments.iter().any(|argument| has_variable(argument)) {
+        draft.warn(WorkflowWarning::Variable, id, at);
+    }
+}
+
+/// The path of a URL of a file, or of a path; none of a place on another system.
+fn local_path(url: &str) -> Option<String> {
+    let path = match url.trim().strip_prefix("file:") {
+        // Behind two slashes there is the name of a host, which is empty or this one.
+        Some(rest) => match rest.strip_prefix("//") {
+            Some(rest) => rest.strip_prefix("localhost").unwrap_or(rest),
+            None => rest,
+        },
+        None => url.trim(),
+    };
+    path.starts_with('/').then(|| path.to_owned())
 }
