@@ -69,7 +69,7 @@ impl Format {
 pub(crate) const BOM: [u8; 3] = [0xef, 0xbb, 0xbf];
 
 /// The number of bytes that are searched for words of a format.
-const START: usize = 64 << 10;
+pub(crate) const START: usize = 64 << 10;
 
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

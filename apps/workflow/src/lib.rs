@@ -6,6 +6,7 @@ mod arguments;
 mod draft;
 mod error;
 mod fields;
+mod foreign;
 mod format;
 mod model;
 mod overrides;
@@ -15,6 +16,7 @@ mod values;
 
 pub use error::{Cause, ReadError, TextPosition};
 pub use fields::{Field, FieldUsage, fields};
+pub use foreign::ForeignFormat;
 pub use format::Format;
 pub use model::{
     Command, Container, ContainerEngine, File, Occurrences, Position, Redirects, Resources, Task,

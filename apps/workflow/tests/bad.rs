@@ -57,6 +57,14 @@ fn files_that_cannot_be_opened() {
         ("empty", "", "is empty: a workflow has at least one task"),
         ("empty.json", " \n", "is empty"),
         (
+            "main.nf",
+            "process x {}",
+            "main.nf: is a Nextflow script, which is not read: run it once with `nextflow run",
+        ),
+        ("w.yml", "cwlVersion: v1.2\nclass: Workflow", "w.yml: is CWL, which is not read: export"),
+        ("w.ga", "{\"a_galaxy_workflow\": \"true\"}", "w.ga: is a Galaxy workflow, which is not"),
+        ("Makefile", "all:\n\ttrue\n", "Makefile: is a Makefile, which is not read: export its"),
+        (
             "what.txt",
             "to be done",
             "is in no format that is read: WfFormat (.json), DAX (.dax, .xml)",

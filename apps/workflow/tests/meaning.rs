@@ -339,6 +339,8 @@ fn unknown_fields_are_notes() {
     );
     assert_eq!(unknown("w.yml", &yaml_job("colour: {a: [b]}")), note("job/colour"));
     assert_eq!(unknown("w.yml", &format!("{}colour: 1\n", yaml_job(""))), note("colour"));
+    assert_eq!(unknown("w.dot", "digraph { a [colour=red] }"), note("node/colour"));
+    assert_eq!(unknown("w.dot", "digraph { a -> b [colour=red] }"), note("edge/colour"));
     // A hostile file has no more notes than people can read.
     let keys: String = (0..1000).map(|key| format!("\"k{key}\": 1,")).collect();
     let many = format!("{{\"workflow\": {{\"tasks\": [{{{keys} \"name\": \"a\"}}]}}}}");
@@ -351,6 +353,93 @@ fn unknown_fields_are_notes() {
         ["the field \"uses/optional\" has no effect: a task must write each of its outputs"]
     );
     assert!(unknown("w.dax", &optional.replace("true", "false")).is_empty());
+}
+
+/// The edges by names, sorted.
+fn edges(workflow: &Workflow) -> Vec<String> {
+    let name = |task: usize| workflow.tasks[task].name.as_str();
+    let edge = |(from, to, _)| format!("{} > {}", name(from), name(to));
+    let mut edges: Vec<_> = workflow.edges().map(edge).collect();
+    edges.sort_unstable();
+    edges
+}
+
+#[test]
+fn operators_of_nextflow_are_contracted() {
+    let workflow = read("flow.dot", include_str!("data/nextflow.dot"));
+    let names: Vec<_> = workflow.tasks.iter().map(|task| task.name.as_str()).collect();
+    assert_eq!(names, ["RNASEQ:FASTQC", "RNASEQ:INDEX", "RNASEQ:QUANT", "RNASEQ:MULTIQC"]);
+    assert_eq!(
+        edges(&workflow),
+        [
+            "RNASEQ:FASTQC > RNASEQ:MULTIQC",
+            "RNASEQ:INDEX > RNASEQ:QUANT",
+            "RNASEQ:QUANT > RNASEQ:MULTIQC",
+        ]
+    );
+    assert_eq!(warnings(&workflow), [""; 0]);
+    // People may draw tasks as points.
+    let points = read("w.dot", "digraph { node [shape=point] p1 -> p2 -> p3 }");
+    assert_eq!(points.tasks.len(), 3);
+    let named = read("w.dot", "digraph { a [shape=circle label=x] p1 [shape=circle] a -> p1 }");
+    assert_eq!(named.tasks.len(), 2);
+    let error = parse(
+        "w.dot",
+        "digraph { a [label=x]; p1 [shape=circle label=\"\" xlabel=map]; a -> p1 -> a }",
+    );
+    assert!(error.unwrap_err().contains("task \"a\" is its own parent"));
+}
+
+#[test]
+fn many_operators_take_little_time() {
+    // Each layer of operators has an edge to each of the next.
+    let (layers, width) = (30, 100);
+    let mut text = "digraph { node [shape=point]; s [shape=box]; t [shape=box];".to_owned();
+    for layer in 0..layers {
+        for from in 0..width {
+            for to in 0..width {
+                let id = |layer: usize, node: usize| format!("p{}", layer * width + node);
+                text += &format!("{} -> {};", id(layer, from), id(layer + 1, to));
+            }
+        }
+    }
+    text += &format!("s -> p0; p{} -> t }}", layers * width);
+    assert_eq!(edges(&read("w.dot", &text)), ["s > t"]);
+}
+
+#[test]
+fn rules_of_snakemake_are_names() {
+    let dag = include_str!("data/snakemake.dot");
+    let workflow = read("dag.dot", dag);
+    let names: Vec<_> = workflow.tasks.iter().map(|task| task.name.as_str()).collect();
+    assert_eq!(names, ["all", "merge", "sort", "sort"]);
+    assert_eq!(edges(&workflow), ["merge > all", "sort > merge", "sort > merge"]);
+    assert_eq!((workflow.name.as_str(), warnings(&workflow)), ("snakemake_dag", vec![]));
+    // `--filegraph` writes HTML.
+    let html = read(
+        "files.dot",
+        "digraph { 0 [ shape=none, margin=0, label=<<table border=\"0\"><tr><td><b><font \
+         point-size=\"18\">sort</font></b></td></tr><tr><td>input &gt; x</td></tr></table>> ] }",
+    );
+    assert_eq!(html.tasks[0].name, "sort");
+}
+
+#[test]
+fn nodes_have_resources_and_explicit_attributes_replace_defaults() {
+    let workflow = read(
+        "w.dot",
+        "digraph { node [runtime=5 procs=2 memory=\"1 GiB\" gpus=1 walltime=\"1 h\"]\n\
+         a [weight=7 cores=3 memory=2097152 walltime=60] b }",
+    );
+    let resources = |memory, walltime| Resources {
+        memory_bytes: Some(memory),
+        gpus: Some(1),
+        walltime_s: Some(walltime),
+    };
+    let [a, b] = workflow.tasks.as_slice() else { panic!() };
+    assert_eq!((a.runtime_s, a.processors), (Some(7.0), Some(3)));
+    assert_eq!((b.runtime_s, b.processors), (Some(5.0), Some(2)));
+    assert_eq!((a.resources, b.resources), (resources(2 << 20, 60.0), resources(1 << 30, 3600.0)));
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn all_formats_give_the_same_workflow() {
             "diamond-1.6.json" => &["a fraction of a processor (rounded up)"],
             "diamond-3.6.dax" => {
                 &["the field \"adag/file\" has no effect: places of files; give a \
-                                   directory of inputs to a run"]
+                                  run --inputs"]
             }
             _ => &[],
         };

@@ -15,6 +15,7 @@ use crate::arguments::has_variable;
 use crate::draft::Draft;
 pub use crate::draft::EDGES_MAX;
 use crate::error::{Cause, ReadError, WorkflowProblem};
+use crate::foreign::ForeignFormat;
 use crate::format::{BOM, Format};
 use crate::model::{Position, Workflow, WorkflowWarning};
 use crate::overrides::Overrides;
@@ -27,17 +28,22 @@ impl Workflow {
     /// Reads a file, in the format that its name and content determine.
     ///
     /// # Errors
-    /// The file cannot be read, has no known format, is larger than [`TEXT_MAX`], or is not a valid
-    /// workflow. Or a task has no runtime and `overrides` give it none. The error has the place.
+    /// The file cannot be read, is in a language that is not read, has no known format, is larger
+    /// than [`TEXT_MAX`], or is not a valid workflow. Or a task has no runtime and `overrides` give it none. The error has the place.
     pub fn read(file: &Path, overrides: &Overrides) -> Result<Self, ReadError> {
         let read = || {
             let text = bytes(file)?;
-            let format = Format::guess(file, &text).ok_or_else(|| {
-                let is_empty = text.trim_ascii().is_empty();
-                let cause = if is_empty { Cause::Empty } else { Cause::UnknownFormat };
-                cause.at(None)
+            let read = match Format::guess(file, &text) {
+                Some(format) => draft(&text, format),
+                None if text.trim_ascii().is_empty() => Err(Cause::Empty.at(None)),
+                None => Err(Cause::UnknownFormat.at(None)),
+            };
+            // A file that can be read is in a known format, whatever its name is.
+            let draft = read.map_err(|problem| match ForeignFormat::guess(file, &text) {
+                Some(foreign) => Cause::ForeignFormat(foreign).at(None),
+                None => problem,
             })?;
-            draft(&text, format)?.named(file).finish(overrides)
+            draft.named(file).finish(overrides)
         };
         read().map_err(|problem: WorkflowProblem| problem.of(file))
     }
