@@ -554,6 +554,36 @@ mod tests {
     }
 
     #[test]
+    fn readers_name_the_fields_that_are_used() {
+        let dax = [include_str!("read/dax.rs"), include_str!("read/profiles.rs")].concat();
+        let wfformat = include_str!("read/wfformat.rs");
+        for field in fields().filter(|field| field.usage == Used) {
+            let name = field.name;
+            let is_named = match field.format {
+                Format::Dax if name == "env.*" => dax.contains("\"env.\""),
+                // The texts of an argument are files, whatever the element is.
+                Format::Dax if field.place == "argument/" => true,
+                Format::Dax => dax.contains(&format!("\"{name}\"")),
+                Format::WfFormat => {
+                    let member = name.replace("InBytes", "_in_bytes");
+                    let snake = |c: char| {
+                        let lower = c.to_ascii_lowercase();
+                        if c == lower { vec![c] } else { vec!['_', lower] }
+                    };
+                    let member: String = match member.as_str() {
+                        "type" => "kind".to_owned(),
+                        other => other.chars().flat_map(snake).collect(),
+                    };
+                    wfformat.contains(&format!("    {member}: "))
+                }
+                // Their own modules compare the names.
+                Format::Pegasus | Format::Dot | Format::Own => true,
+            };
+            assert!(is_named, "{field:?}");
+        }
+    }
+
+    #[test]
     fn namespaces_and_places_have_entries_for_all_names() {
         let usage = |name| find(Format::Dax, "profile", name).map(|field| field.usage);
         assert_eq!(usage("pegasus.cores"), Some(Used));

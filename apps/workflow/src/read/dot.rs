@@ -50,7 +50,7 @@ pub(super) fn read(text: &Text<'_>) -> Result<Draft, WorkflowProblem> {
 
 /// The value of an attribute.
 #[derive(Clone, Debug)]
-struct Value {
+struct AttributeValue {
     text: String,
     is_html: bool,
     at: Option<Position>,
@@ -58,7 +58,7 @@ struct Value {
 
 /// Attributes by their names.
 #[derive(Clone, Debug, Default)]
-struct Attributes(BTreeMap<String, Value>);
+struct Attributes(BTreeMap<String, AttributeValue>);
 
 /// Names of one attribute.
 const RUNTIME: [&str; 2] = ["runtime", "weight"];
@@ -66,7 +66,7 @@ const PROCESSORS: [&str; 3] = ["procs", "processors", "cores"];
 const BYTES: [&str; 3] = ["size", "bytes", "weight"];
 
 impl Attributes {
-    fn get(&self, names: &[&str]) -> Option<&Value> {
+    fn get(&self, names: &[&str]) -> Option<&AttributeValue> {
         names.iter().find_map(|name| self.0.get(*name))
     }
 
@@ -92,13 +92,13 @@ struct Defaults {
     edge: Attributes,
 }
 
-struct Node {
+struct DotNode {
     id: String,
     at: Option<Position>,
     attributes: Attributes,
 }
 
-impl Node {
+impl DotNode {
     /// Whether this is an operator or a channel of Nextflow, and no process.
     fn is_operator(&self) -> bool {
         let digits = self.id.strip_prefix(['p', 'v']);
@@ -115,7 +115,7 @@ impl Node {
     }
 }
 
-struct Edge {
+struct DotEdge {
     from: usize,
     to: usize,
     attributes: Attributes,
@@ -142,10 +142,10 @@ const EDGE: [&str; 4] = ["label", "size", "bytes", "weight"];
 struct DotReader<'a, 'b> {
     tokens: Tokens<'a, 'b>,
     draft: Draft,
-    nodes: Vec<Node>,
+    nodes: Vec<DotNode>,
     /// The nodes by their ids.
     ids: HashMap<String, usize>,
-    edges: Vec<Edge>,
+    edges: Vec<DotEdge>,
     /// Files, by the task that writes them and their label.
     files: HashMap<(usize, String), usize>,
 }
@@ -277,7 +277,7 @@ impl DotReader<'_, '_> {
         for ends in chain.windows(2) {
             if let [from, to] = *ends {
                 let attributes = attributes.clone();
-                self.edges.push(Edge { from, to, attributes, at: start });
+                self.edges.push(DotEdge { from, to, attributes, at: start });
             }
         }
         Ok(())
@@ -290,13 +290,13 @@ impl DotReader<'_, '_> {
         }
         let at = Some(self.tokens.text.position(byte));
         self.ids.insert(id.clone(), self.nodes.len());
-        self.nodes.push(Node { id, at, attributes: defaults.node.clone() });
+        self.nodes.push(DotNode { id, at, attributes: defaults.node.clone() });
         self.nodes.len() - 1
     }
 
     /// Makes tasks of nodes and dependencies of edges.
     fn finish(mut self) -> Result<Draft, WorkflowProblem> {
-        let mut operators: Vec<bool> = self.nodes.iter().map(Node::is_operator).collect();
+        let mut operators: Vec<bool> = self.nodes.iter().map(DotNode::is_operator).collect();
         // A graph of nothing but points is one that people draw so.
         if operators.iter().all(|is_operator| *is_operator) {
             operators.fill(false);
@@ -319,7 +319,11 @@ impl DotReader<'_, '_> {
     }
 
     /// Adds the edges between tasks that lead through nodes which are none.
-    fn contract(&mut self, edges: &[Edge], tasks: &[Option<usize>]) -> Result<(), WorkflowProblem> {
+    fn contract(
+        &mut self,
+        edges: &[DotEdge],
+        tasks: &[Option<usize>],
+    ) -> Result<(), WorkflowProblem> {
         let mut targets = vec![Vec::new(); tasks.len()];
         for edge in edges {
             targets[edge.from].push((edge.to, edge.at));
@@ -353,8 +357,8 @@ impl DotReader<'_, '_> {
         Ok(())
     }
 
-    fn task(&mut self, node: Node) -> Result<usize, WorkflowProblem> {
-        let Node { id, at, attributes } = node;
+    fn task(&mut self, node: DotNode) -> Result<usize, WorkflowProblem> {
+        let DotNode { id, at, attributes } = node;
         let mut name = id.clone();
         if let Some(label) = attributes.0.get("label") {
             let shape = attributes.text("shape");
@@ -368,28 +372,28 @@ impl DotReader<'_, '_> {
             name = Some(label.first_line()).filter(|name| !name.is_empty()).unwrap_or(name);
         }
         let task = self.draft.task(Task { name, at, ..Task::new(id) })?;
-        if let Some(Value { text, at, .. }) = attributes.get(&RUNTIME) {
+        if let Some(AttributeValue { text, at, .. }) = attributes.get(&RUNTIME) {
             let seconds = with_position(Scalar::text(text).seconds(), *at)?;
             self.draft.runtime(task, seconds, *at);
         }
-        if let Some(Value { text, at, .. }) = attributes.get(&PROCESSORS) {
+        if let Some(AttributeValue { text, at, .. }) = attributes.get(&PROCESSORS) {
             let processors = with_position(Scalar::text(text).processors(), *at)?;
             self.draft.processors(task, processors, *at);
         }
-        if let Some(Value { text, at, .. }) = attributes.get(&["memory"]) {
+        if let Some(AttributeValue { text, at, .. }) = attributes.get(&["memory"]) {
             let bytes =
                 Scalar::text(text).bytes_unless_negative().or_else(|_| size(text).map(Some));
             self.draft.memory(task, with_position(bytes, *at)?, *at);
         }
-        if let Some(Value { text, at, .. }) = attributes.get(&["gpus"]) {
+        if let Some(AttributeValue { text, at, .. }) = attributes.get(&["gpus"]) {
             let gpus = with_position(Scalar::text(text).count("a task's GPUs"), *at)?;
             self.draft.task_mut(task).resources.gpus = Some(gpus);
         }
-        if let Some(Value { text, at, .. }) = attributes.get(&["walltime"]) {
+        if let Some(AttributeValue { text, at, .. }) = attributes.get(&["walltime"]) {
             let seconds = Scalar::text(text).seconds().or_else(|_| duration(text));
             self.draft.walltime(task, with_position(seconds, *at)?, *at);
         }
-        if let Some(Value { text, at, .. }) = attributes.get(&["size"]) {
+        if let Some(AttributeValue { text, at, .. }) = attributes.get(&["size"]) {
             self.draft.flop(task, with_position(Scalar::text(text).flop(), *at)?);
         }
         Ok(task)
@@ -403,7 +407,9 @@ impl DotReader<'_, '_> {
         at: Position,
     ) -> Result<(), WorkflowProblem> {
         self.draft.edge(EdgeEnd::Task(from), EdgeEnd::Task(to), Some(at));
-        let Some(Value { text, at: place, .. }) = attributes.get(&BYTES) else { return Ok(()) };
+        let Some(AttributeValue { text, at: place, .. }) = attributes.get(&BYTES) else {
+            return Ok(());
+        };
         let bytes = with_position(Scalar::text(text).bytes_unless_negative(), *place)?;
         let ends = format!("{} -> {}", self.draft.id(from), self.draft.id(to));
         let label = attributes.text("label").filter(|label| !label.is_empty());
@@ -453,7 +459,7 @@ impl DotReader<'_, '_> {
                 let (text, is_html, byte) = self.tokens.value("a value")?;
                 if names.contains(&name.as_str()) {
                     let at = Some(self.tokens.text.position(byte));
-                    attributes.0.insert(name, Value { text, is_html, at });
+                    attributes.0.insert(name, AttributeValue { text, is_html, at });
                 }
             }
         }

@@ -165,11 +165,11 @@ type Namespaces = BTreeMap<String, BTreeMap<String, Option<Spanned<String>>>>;
 type Argument = Spanned<String>;
 
 /// The namespace, the name and the version of a program.
-type Key = (String, String, String);
+type TransformationKey = (String, String, String);
 
 /// A program of the catalog.
 #[derive(Default)]
-struct Program {
+struct CatalogProgram {
     /// The path, if it is on this system.
     path: Option<String>,
     container: Option<Container>,
@@ -232,7 +232,7 @@ fn insert(profiles: &mut Profiles, namespaces: Namespaces) {
 fn programs(
     draft: &mut Draft,
     catalog: Catalog,
-) -> Result<BTreeMap<Key, Program>, WorkflowProblem> {
+) -> Result<BTreeMap<TransformationKey, CatalogProgram>, WorkflowProblem> {
     catalog.report(draft, "");
     let mut containers = BTreeMap::new();
     for image in catalog.containers.unwrap_or_default() {
@@ -247,7 +247,7 @@ fn programs(
     for transformation in catalog.transformations.unwrap_or_default() {
         let name = transformation.name.as_deref().unwrap_or_default();
         transformation.report(draft, name);
-        let mut program = Program::default();
+        let mut program = CatalogProgram::default();
         insert(&mut program.profiles, transformation.profiles.unwrap_or_default());
         let mut sites = transformation.sites.unwrap_or_default().into_iter();
         if let Some(site) = sites.next() {
@@ -277,7 +277,11 @@ fn engine(word: Spanned<String>) -> Result<ContainerEngine, WorkflowProblem> {
     })
 }
 
-fn key(namespace: Option<String>, name: Option<String>, version: Option<String>) -> Key {
+fn key(
+    namespace: Option<String>,
+    name: Option<String>,
+    version: Option<String>,
+) -> TransformationKey {
     (namespace.unwrap_or_default(), name.unwrap_or_default(), version.unwrap_or_default())
 }
 
@@ -286,7 +290,7 @@ fn job(
     job: PegasusJob,
     at: Option<Position>,
     shared: &Profiles,
-    programs: &BTreeMap<Key, Program>,
+    programs: &BTreeMap<TransformationKey, CatalogProgram>,
 ) -> Result<(), WorkflowProblem> {
     job.report(draft, job.id.as_ref().map_or("", |id| &id.value));
     let Some(Spanned { value: id, .. }) = job.id else {
