@@ -7,10 +7,12 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use crate::error::{Cause, WorkflowProblem};
+use crate::fields::{self, Field, FieldUsage};
+use crate::format::Format;
 use crate::model::{self, Command, File, Occurrences, Position, Task, Workflow, WorkflowWarning};
 use crate::overrides::{Override, Overrides};
 use crate::text::nearest;
-use crate::values::{ProcessorCount, RUNTIME_MAX_S, RUNTIME_MIN_S};
+use crate::values::{MEBIBYTE, ProcessorCount, RUNTIME_MAX_S, RUNTIME_MIN_S};
 
 /// The maximum number of edges of a workflow.
 pub const EDGES_MAX: usize = 10_000_000;
@@ -18,6 +20,21 @@ pub const EDGES_MAX: usize = 10_000_000;
 /// The maximum number of steps of the search for parents among writers of one file: a small file
 /// can require very many.
 const STEPS_MAX: usize = 500_000_000;
+
+/// The maximum number of unknown fields that warnings list.
+const UNKNOWN_FIELDS_MAX: usize = 100;
+
+/// The least memory of a task, in bytes. Less is a mistake in the unit, for no process needs so
+/// little.
+const MEMORY_MIN: u64 = MEBIBYTE;
+
+/// A standard stream of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    Stdin,
+    Stdout,
+    Stderr,
+}
 
 /// The source of a file's size, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,6 +63,8 @@ struct Edge {
 struct FileDraft {
     name: String,
     size: Option<(SizeSource, u64)>,
+    /// Whether the file gives a size of less than 0.
+    is_negative: bool,
     at: Option<Position>,
 }
 
@@ -68,6 +87,8 @@ pub struct Draft {
     /// The work of tasks in floating-point operations, if the file has no runtime.
     flop: HashMap<usize, f64>,
     warnings: BTreeMap<WorkflowWarning, Occurrences>,
+    /// The number of different unknown fields among the warnings.
+    unknown_fields: usize,
 }
 
 impl Draft {
@@ -119,6 +140,38 @@ impl Draft {
         &mut self.tasks[task]
     }
 
+    /// Warns of a field of the file that has no effect, or is in no table.
+    pub fn field(
+        &mut self,
+        format: Format,
+        place: &'static str,
+        name: &str,
+        subject: &str,
+        at: Option<Position>,
+    ) {
+        let full = || fields::path(place, name);
+        let warning = match fields::find(format, place, name) {
+            Some(Field { usage: FieldUsage::Noted, meaning, .. }) => {
+                WorkflowWarning::FieldWithoutEffect { format, field: full(), meaning }
+            }
+            Some(_) => return,
+            None => {
+                let unknown = WorkflowWarning::FieldUnknown { format, field: full() };
+                if self.unknown_fields >= UNKNOWN_FIELDS_MAX
+                    && !self.warnings.contains_key(&unknown)
+                {
+                    WorkflowWarning::OtherFieldsUnknown
+                } else {
+                    let is_new = !self.warnings.contains_key(&unknown);
+                    self.unknown_fields += usize::from(is_new);
+                    unknown
+                }
+            }
+        };
+        let subject = if subject.is_empty() { name } else { subject };
+        self.warn(warning, subject, at);
+    }
+
     /// Sets the runtime of a task, in seconds.
     pub fn runtime(&mut self, task: usize, seconds: f64, at: Option<Position>) {
         let taken = if seconds > 0.0 {
@@ -145,22 +198,70 @@ impl Draft {
         self.tasks[task].processors = Some(count.processors);
     }
 
+    /// Sets the memory of a task, in bytes; none if the file gives less than 0.
+    pub fn memory(&mut self, task: usize, bytes: Option<u64>, at: Option<Position>) {
+        match bytes.filter(|bytes| *bytes >= MEMORY_MIN) {
+            Some(bytes) => self.tasks[task].resources.memory_bytes = Some(bytes),
+            None => {
+                let id = self.tasks[task].id.clone();
+                self.warn(WorkflowWarning::LittleMemory, &id, at);
+            }
+        }
+    }
+
+    /// Sets the walltime of a task, in seconds.
+    pub fn walltime(&mut self, task: usize, seconds: f64, at: Option<Position>) {
+        if seconds > 0.0 {
+            self.tasks[task].resources.walltime_s = Some(seconds);
+        } else {
+            let id = self.tasks[task].id.clone();
+            self.warn(WorkflowWarning::NoWalltime, &id, at);
+        }
+    }
+
+    /// Redirects a standard stream of a task to a file, which becomes an input or an output.
+    pub fn redirect(&mut self, task: usize, stream: Stream, file: usize) {
+        let redirects = &mut self.tasks[task].redirects;
+        let place = match stream {
+            Stream::Stdin => &mut redirects.stdin,
+            Stream::Stdout => &mut redirects.stdout,
+            Stream::Stderr => &mut redirects.stderr,
+        };
+        *place = Some(file);
+        match stream {
+            Stream::Stdin => self.reads(task, file),
+            Stream::Stdout | Stream::Stderr => self.writes(task, file),
+        }
+    }
+
     /// Returns the index of a file, which is added if its name is new.
     pub fn file(&mut self, name: &str, at: Option<Position>) -> usize {
         if let Some(index) = self.names.get(name) {
             return *index;
         }
         let index = self.files.len();
-        self.files.push(FileDraft { name: name.to_owned(), size: None, at });
+        self.files.push(FileDraft { name: name.to_owned(), size: None, is_negative: false, at });
         self.names.insert(name.to_owned(), index);
         index
     }
 
-    /// Sets the size of a file.
+    /// Sets the size of a file, in bytes; none if the file gives less than 0.
     ///
     /// A list takes precedence over a writer, and a writer over a reader; of several sizes, the
     /// largest counts.
-    pub fn size(&mut self, file: usize, source: SizeSource, bytes: u64, at: Option<Position>) {
+    pub fn size(
+        &mut self,
+        file: usize,
+        source: SizeSource,
+        bytes: Option<u64>,
+        at: Option<Position>,
+    ) {
+        let Some(bytes) = bytes else {
+            let name = self.files[file].name.clone();
+            self.files[file].is_negative = true;
+            self.warn(WorkflowWarning::NegativeSize, &name, at);
+            return;
+        };
         let known = self.files[file].size;
         if known.is_some_and(|(_, known)| known != bytes) {
             let name = self.files[file].name.clone();
@@ -198,8 +299,12 @@ impl Draft {
         self.apply_overrides(overrides)?;
         let mut files = Vec::with_capacity(self.files.len());
         for file in std::mem::take(&mut self.files) {
-            if file.size.is_none() {
-                self.warn(WorkflowWarning::NoSize, &file.name, file.at);
+            match file.size {
+                Some((_, 0)) => self.warn(WorkflowWarning::EmptyFile, &file.name, file.at),
+                None if !file.is_negative => {
+                    self.warn(WorkflowWarning::NoSize, &file.name, file.at);
+                }
+                _ => {}
             }
             files.push(File { name: file.name, bytes: file.size.map_or(0, |(_, bytes)| bytes) });
         }
@@ -373,6 +478,10 @@ impl Draft {
             });
             let row = row.unwrap_or_default();
             task.processors = row.processors.or(task.processors).or(overrides.processors);
+            let resources = &mut task.resources;
+            resources.memory_bytes = row.memory_bytes.or(resources.memory_bytes);
+            resources.gpus = row.gpus.or(resources.gpus);
+            resources.walltime_s = row.walltime_s.or(resources.walltime_s);
             let computed =
                 || Some((self.flop.get(&index)? / overrides.flop_per_s?).max(RUNTIME_MIN_S));
             let runtime =

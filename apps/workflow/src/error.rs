@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::foreign::ForeignFormat;
 use crate::format::Format;
 use crate::model::Position;
 
@@ -74,6 +75,9 @@ pub enum Cause {
          (.dot, .gv) or Springtide's own (.toml); name it so, or say the format"
     )]
     UnknownFormat,
+    /// The file is in another language of workflows.
+    #[error("is {}, which is not read: {}", .0.name, .0.remedy)]
+    ForeignFormat(&'static ForeignFormat),
     /// The text violates the syntax of its format.
     #[error("not {format}: {reason}")]
     Syntax {

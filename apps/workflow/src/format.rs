@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 /// A format of workflow files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Format {
     /// WfFormat of WfCommons, JSON, versions 1.3 to 1.6.
     WfFormat,
@@ -69,7 +69,7 @@ impl Format {
 pub(crate) const BOM: [u8; 3] = [0xef, 0xbb, 0xbf];
 
 /// The number of bytes that are searched for words of a format.
-const START: usize = 64 << 10;
+pub(crate) const START: usize = 64 << 10;
 
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

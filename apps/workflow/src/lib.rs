@@ -2,8 +2,11 @@
 //!
 //! The crate depends on neither the execution of tasks nor planning.
 
+mod arguments;
 mod draft;
 mod error;
+mod fields;
+mod foreign;
 mod format;
 mod model;
 mod overrides;
@@ -12,8 +15,13 @@ mod text;
 mod values;
 
 pub use error::{Cause, ReadError, TextPosition};
+pub use fields::{Field, FieldUsage, fields};
+pub use foreign::ForeignFormat;
 pub use format::Format;
-pub use model::{Command, File, Occurrences, Position, Task, Workflow, WorkflowWarning};
+pub use model::{
+    Command, Container, ContainerEngine, File, Occurrences, Position, Redirects, Resources, Task,
+    Workflow, WorkflowWarning,
+};
 pub use overrides::{Override, Overrides};
 pub use read::{EDGES_MAX, TEXT_MAX};
 pub use values::{RUNTIME_MAX_S, RUNTIME_MIN_S};

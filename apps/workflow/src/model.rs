@@ -6,7 +6,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
 
-use crate::error::Cause;
+use crate::error::{Cause, shown};
+use crate::format::Format;
 
 /// A workflow: a directed acyclic graph of tasks.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +37,16 @@ pub struct Task {
     pub runtime_s: Option<f64>,
     /// The number of processors, at least 1; none if the file has none, which usually means one.
     pub processors: Option<u32>,
+    /// The requested resources besides processors.
+    pub resources: Resources,
+    /// The image in which the command runs, if the file has one.
+    pub container: Option<Container>,
+    /// Variables of the command's environment, by name.
+    pub environment: BTreeMap<String, String>,
+    /// The files that replace the standard streams of the command.
+    pub redirects: Redirects,
+    /// The number of times that a failed task runs again; none if the file has none.
+    pub retries: Option<u32>,
     /// The files that it reads: indices of the workflow's files, ascending, each once.
     pub inputs: Vec<usize>,
     /// The files that it writes: indices of the workflow's files, ascending, each once.
@@ -57,12 +68,74 @@ impl Task {
             command: None,
             runtime_s: None,
             processors: None,
+            resources: Resources::default(),
+            container: None,
+            environment: BTreeMap::new(),
+            redirects: Redirects::default(),
+            retries: None,
             inputs: Vec::new(),
             outputs: Vec::new(),
             parents: Vec::new(),
             at: None,
         }
     }
+}
+
+/// The resources of a task besides its processors; each is none if the file has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Resources {
+    /// The memory of the whole task in bytes, more than 0.
+    pub memory_bytes: Option<u64>,
+    /// The number of GPUs of the whole task; 0 if the file says that it needs none.
+    pub gpus: Option<u32>,
+    /// The limit of the runtime in seconds, more than 0. A task that exceeds it may be ended.
+    pub walltime_s: Option<f64>,
+}
+
+/// A container image, and the program that runs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    /// The reference of the image as the file has it: a path, a URL or a name in a registry.
+    pub image: String,
+    /// The program that runs it, if the file has one.
+    pub engine: Option<ContainerEngine>,
+}
+
+/// A program that runs container images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContainerEngine {
+    /// Docker, and programs with its commands.
+    Docker,
+    /// Singularity and Apptainer.
+    Singularity,
+    /// Shifter.
+    Shifter,
+}
+
+impl ContainerEngine {
+    /// All programs.
+    pub const ALL: [Self; 3] = [Self::Docker, Self::Singularity, Self::Shifter];
+
+    /// The word for the program in files.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Docker => "docker",
+            Self::Singularity => "singularity",
+            Self::Shifter => "shifter",
+        }
+    }
+}
+
+/// Files in the place of standard streams: indices of the workflow's files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Redirects {
+    /// The file that the command reads as its standard input; one of the task's inputs.
+    pub stdin: Option<usize>,
+    /// The file that receives the standard output; one of the task's outputs.
+    pub stdout: Option<usize>,
+    /// The file that receives the standard error; one of the task's outputs, and possibly the same
+    /// as `stdout`.
+    pub stderr: Option<usize>,
 }
 
 /// The command of a task.
@@ -103,20 +176,50 @@ pub struct Position {
 }
 
 /// A warning about a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WorkflowWarning {
     /// A task has a runtime of 0 or less.
     NoTime,
     /// A task needs a fraction of a processor.
     FractionOfProcessor,
+    /// A task has less memory than any process needs.
+    LittleMemory,
+    /// A task has a walltime of 0 or less.
+    NoWalltime,
     /// A file has different sizes.
     SizesDiffer,
     /// The size of a file is unknown.
     NoSize,
+    /// The size of a file is less than 0.
+    NegativeSize,
+    /// The size of a file is 0.
+    EmptyFile,
     /// A runtime belongs to an unknown task.
     NoSuchTask,
     /// An override belongs to an unknown task.
     OverrideUnused,
+    /// An argument refers to a variable of the environment.
+    Variable,
+    /// An argument has a space.
+    SpaceInArgument,
+    /// A known field has a meaning that Springtide does not implement.
+    FieldWithoutEffect {
+        /// The format of the file.
+        format: Format,
+        /// The place and name of the field.
+        field: String,
+        /// The meaning of the field, and what to do instead.
+        meaning: &'static str,
+    },
+    /// A field is in no table of fields.
+    FieldUnknown {
+        /// The format of the file.
+        format: Format,
+        /// The place and name of the field.
+        field: String,
+    },
+    /// There are more unknown fields than warnings list.
+    OtherFieldsUnknown,
 }
 
 impl fmt::Display for WorkflowWarning {
@@ -124,12 +227,25 @@ impl fmt::Display for WorkflowWarning {
         f.write_str(match self {
             Self::NoTime => "a runtime of 0 s or less (taken: 0.001 s)",
             Self::FractionOfProcessor => "a fraction of a processor (rounded up)",
+            Self::LittleMemory => "a memory of less than 1 MiB (not used)",
+            Self::NoWalltime => "a walltime of 0 s or less (not used)",
             Self::SizesDiffer => {
                 "a file with different sizes (taken: what a writer says, of several the most)"
             }
             Self::NoSize => "a file without a size (taken: 0 bytes)",
+            Self::NegativeSize => "a size of less than 0 bytes (taken: 0 bytes)",
+            Self::EmptyFile => "a file of 0 bytes",
             Self::NoSuchTask => "a runtime for a task that is not there (not used)",
             Self::OverrideUnused => "an override for a task that is not there (not used)",
+            Self::Variable => "an argument with a variable (passed as it is written)",
+            Self::SpaceInArgument => "an argument with a space (passed as one argument)",
+            Self::FieldWithoutEffect { field, meaning, .. } => {
+                return write!(f, "the field {} has no effect: {meaning}", shown(field));
+            }
+            Self::FieldUnknown { field, .. } => {
+                return write!(f, "the field {} is not read", shown(field));
+            }
+            Self::OtherFieldsUnknown => "other fields that are not read",
         })
     }
 }
@@ -149,8 +265,8 @@ impl Workflow {
     /// Makes a workflow of complete tasks: their parents are not derived from files.
     ///
     /// # Errors
-    /// There is no task, an id occurs twice, an index is out of range or not ascending, or tasks
-    /// form a cycle.
+    /// There is no task, an id occurs twice, an index is out of range or not ascending, a redirect
+    /// is none of the task's files, or tasks form a cycle.
     pub fn new(name: impl Into<String>, tasks: Vec<Task>, files: Vec<File>) -> Result<Self, Cause> {
         if tasks.is_empty() {
             return Err(Cause::NoTasks);
@@ -172,6 +288,18 @@ impl Workflow {
                 if !ascending || indices.last().is_some_and(|last| *last >= end) {
                     let reason =
                         format!("the {what} of task {} must be ascending and below {end}", task.id);
+                    return Err(Cause::Value(reason));
+                }
+            }
+            let Redirects { stdin, stdout, stderr } = task.redirects;
+            for (stream, file, files) in [
+                ("stdin", stdin, &task.inputs),
+                ("stdout", stdout, &task.outputs),
+                ("stderr", stderr, &task.outputs),
+            ] {
+                if file.is_some_and(|file| files.binary_search(&file).is_err()) {
+                    let id = &task.id;
+                    let reason = format!("{stream} of task {id} is none of the files that it uses");
                     return Err(Cause::Value(reason));
                 }
             }
@@ -321,6 +449,9 @@ mod tests {
             refused(vec![Task { inputs: vec![0], ..Task::new("a") }]),
             Cause::Value(_)
         ));
+        let redirects = Redirects { stdout: Some(0), ..Redirects::default() };
+        let stray = refused(vec![Task { redirects, ..Task::new("a") }]);
+        assert_eq!(stray.to_string(), "stdout of task a is none of the files that it uses");
         let round = refused(vec![
             task("root", &[]),
             task("a", &[0, 2]),

@@ -2,6 +2,8 @@
 //!
 //! This module does not depend on the reading of workflows.
 
+mod trace;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -12,7 +14,10 @@ use crate::read;
 use crate::values::{RUNTIME_MAX_S, Scalar};
 
 /// The columns of a table.
-const COLUMNS: [&str; 3] = ["name", "runtime_s", "processors"];
+const COLUMNS: [&str; 6] = ["name", "runtime_s", "processors", "memory_mb", "gpus", "walltime_s"];
+
+/// The bytes of a `memory_mb` of 1.
+const MEGABYTE: f64 = 1e6;
 
 /// Values that replace or complete those of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,13 +45,21 @@ pub struct Override {
     pub runtime_s: Option<f64>,
     /// The number of processors.
     pub processors: Option<u32>,
+    /// The memory of the whole task, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// The number of GPUs.
+    pub gpus: Option<u32>,
+    /// The limit of the runtime, in seconds.
+    pub walltime_s: Option<f64>,
 }
 
 impl Overrides {
-    /// Adds a table: a CSV file with the columns `name`, `runtime_s` (seconds) and `processors` in
-    /// any order.
+    /// Adds a table: a CSV file with the columns `name`, `runtime_s` (seconds), `processors`,
+    /// `memory_mb` (units of 1,000,000 bytes), `gpus` and `walltime_s` (seconds) in any order.
     ///
-    /// All columns except the first may be missing or empty.
+    /// All columns except the first may be missing or empty. The trace of a run of Nextflow is a
+    /// table too: the tasks of a process give it the longest of their runtimes, and the most of
+    /// their memory and processors.
     ///
     /// # Errors
     /// The file cannot be read, a line is not valid, or two lines have one name; the error has the
@@ -65,6 +78,16 @@ impl Overrides {
 
     fn table(&mut self, text: &[u8]) -> Result<(), WorkflowProblem> {
         let text = text.strip_prefix(&BOM).unwrap_or(text);
+        if trace::is_trace(text) {
+            let rows = trace::read(text).map_err(|error| wrong(text, &error))??;
+            for (name, row) in rows {
+                if self.table.insert(name.clone(), row).is_some() {
+                    let reason = format!("there is a line for {} already", shown(&name));
+                    return Err(WorkflowProblem::value(reason, None));
+                }
+            }
+            return Ok(());
+        }
         let mut reader =
             csv::ReaderBuilder::new().trim(csv::Trim::All).comment(Some(b'#')).from_reader(text);
         let wrong = |error| wrong(text, &error);
@@ -94,7 +117,22 @@ impl Overrides {
             if processors.is_some_and(|count| count.is_rounded) {
                 return Err(wrong_value("processors must be a whole number".to_owned()));
             }
-            let row = Override { runtime_s, processors: processors.map(|count| count.processors) };
+            let memory_bytes = field(3)
+                .map(|text| memory(text).ok_or_else(|| wrong_value(not_memory(text))))
+                .transpose()?;
+            let gpus = field(4)
+                .map(|text| Scalar::text(text).count("gpus"))
+                .transpose()
+                .map_err(wrong_value)?;
+            let walltime_s = field(5)
+                .map(|text| Scalar::text(text).seconds())
+                .transpose()
+                .map_err(wrong_value)?;
+            if walltime_s.is_some_and(|walltime| walltime <= 0.0) {
+                return Err(wrong_value("a walltime must be more than 0 s".to_owned()));
+            }
+            let processors = processors.map(|count| count.processors);
+            let row = Override { runtime_s, processors, memory_bytes, gpus, walltime_s };
             if self.table.insert(name.to_owned(), row).is_some() {
                 return Err(wrong_value(format!("there is a line for {} already", shown(name))));
             }
@@ -105,7 +143,9 @@ impl Overrides {
     /// Checks that the numbers are plausible.
     pub(crate) fn check(&self) -> Result<(), WorkflowProblem> {
         let rows = self.table.values();
-        let runtimes = rows.clone().filter_map(|row| row.runtime_s).chain(self.runtime_s);
+        let walltimes = rows.clone().filter_map(|row| row.walltime_s);
+        let runtimes =
+            rows.clone().filter_map(|row| row.runtime_s).chain(self.runtime_s).chain(walltimes);
         let factors = [
             ("the scale of runtimes", self.runtime_scale),
             ("the speed in flop/s", self.flop_per_s),
@@ -136,11 +176,21 @@ impl Overrides {
     }
 }
 
+/// A memory in bytes from a number of megabytes, more than 0.
+fn memory(text: &str) -> Option<u64> {
+    let bytes = text.parse::<f64>().ok()? * MEGABYTE;
+    (bytes >= 1.0 && bytes < u64::MAX as f64).then(|| bytes.ceil() as u64)
+}
+
+fn not_memory(text: &str) -> String {
+    format!("a memory must be a number of MB of more than 0, found {}", shown(text))
+}
+
 /// The index of each of [`COLUMNS`] in the header.
 fn columns(
     header: &csv::StringRecord,
     first: Position,
-) -> Result<[Option<usize>; 3], WorkflowProblem> {
+) -> Result<[Option<usize>; COLUMNS.len()], WorkflowProblem> {
     if header.is_empty() {
         return Err(Cause::Value(format!(
             "is empty: its first line must be {}",
@@ -148,7 +198,7 @@ fn columns(
         ))
         .at(None));
     }
-    let mut columns = [None; 3];
+    let mut columns = [None; COLUMNS.len()];
     for (at, name) in header.iter().enumerate() {
         match COLUMNS.iter().position(|column| *column == name) {
             Some(column) if columns[column].is_none() => columns[column] = Some(at),
@@ -218,11 +268,23 @@ mod tests {
             b"\xef\xbb\xbfname, runtime_s,processors\r\n# by hand\nmAdd,1.5,4\n\"a, b\",,2\nx,3,\n",
         )
         .unwrap();
-        let row = |runtime_s, processors| Override { runtime_s, processors };
+        let row = |runtime_s, processors| Override { runtime_s, processors, ..Override::default() };
         assert_eq!(read.table["mAdd"], row(Some(1.5), Some(4)));
         assert_eq!(read.table["a, b"], row(None, Some(2)));
         assert_eq!(read.table["x"], row(Some(3.0), None));
         assert_eq!(table(b"processors,name\n2,a").unwrap().table["a"], row(None, Some(2)));
+    }
+
+    #[test]
+    fn a_table_gives_resources() {
+        let read = table(b"name,gpus,walltime_s,memory_mb\na,0,60,1.5\nb,,,\n").unwrap();
+        let row = Override {
+            memory_bytes: Some(1_500_000),
+            gpus: Some(0),
+            walltime_s: Some(60.0),
+            ..Override::default()
+        };
+        assert_eq!((read.table["a"], read.table["b"]), (row, Override::default()));
     }
 
     #[test]
@@ -246,10 +308,14 @@ mod tests {
     #[test]
     fn invalid_tables_are_refused_with_their_line() {
         for (text, message) in [
-            (&b""[..], "t.csv: is empty: its first line must be name,runtime_s,processors"),
+            (
+                &b""[..],
+                "t.csv: is empty: its first line must be name,runtime_s,processors,memory_mb,gpus",
+            ),
             (
                 b"name,runtime\n",
-                "t.csv:1:1: the first line must be name,runtime_s,processors, found \"runtime\"",
+                "t.csv:1:1: the first line must be name,runtime_s,processors,memory_mb,gpus,walltime_s, \
+                 found \"runtime\"",
             ),
             (b"name,name\n", "t.csv:1:1: the first line"),
             (b"runtime_s\n1\n", "t.csv:1:1: there is no column name"),
@@ -265,6 +331,10 @@ mod tests {
             (b"name,processors\na,0\n", "t.csv:2:1: a task's processors must be"),
             (b"name,processors\na,1.5\n", "t.csv:2:1: processors must be a whole number"),
             (b"name,processors\na,1\n\xff,1\n", "t.csv:3:1: is not UTF-8"),
+            (b"name,memory_mb\na,0\n", "t.csv:2:1: a memory must be a number of MB of more than 0"),
+            (b"name,memory_mb\na,nan\n", "t.csv:2:1: a memory must be a number of MB"),
+            (b"name,gpus\na,0.5\n", "t.csv:2:1: gpus must be a whole number from 0"),
+            (b"name,walltime_s\na,0\n", "t.csv:2:1: a walltime must be more than 0 s"),
         ] {
             let error = table(text).unwrap_err();
             assert!(error.starts_with(message), "{error}");

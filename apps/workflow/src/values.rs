@@ -141,14 +141,6 @@ impl Scalar {
         Ok(number)
     }
 
-    /// A runtime in seconds, at least 0.
-    pub fn seconds_from_0(&self) -> Result<f64, String> {
-        match self.seconds()? {
-            seconds if seconds < 0.0 => Err(format!("no task has a runtime of {self} s")),
-            seconds => Ok(seconds),
-        }
-    }
-
     /// A size in bytes; fractions are rounded up.
     pub fn bytes(&self) -> Result<u64, String> {
         let no =
@@ -157,6 +149,30 @@ impl Scalar {
             Self::Whole(number) => u64::try_from(number).map_err(|_| no()),
             Self::Real(number) if (0.0..U64_END).contains(&number) => Ok(number.ceil() as u64),
             _ => Err(no()),
+        }
+    }
+
+    /// A size in bytes, none if it is less than 0; fractions are rounded up.
+    pub fn bytes_unless_negative(&self) -> Result<Option<u64>, String> {
+        let is_negative = match self.plain() {
+            Self::Whole(number) => number < 0,
+            Self::Real(number) => number.is_finite() && number < 0.0,
+            Self::Text(_) => false,
+        };
+        if is_negative { Ok(None) } else { self.bytes().map(Some) }
+    }
+
+    /// A number of devices or of repetitions, from 0.
+    pub fn count(&self, what: &str) -> Result<u32, String> {
+        let whole = match self.plain() {
+            Self::Real(number) if number.fract() == 0.0 && number.abs() < U64_END => {
+                Self::Whole(number as i128)
+            }
+            other => other,
+        };
+        match whole {
+            Self::Whole(number) if u32::try_from(number).is_ok() => Ok(number as u32),
+            _ => Err(format!("{what} must be a whole number from 0 to {}, found {self}", u32::MAX)),
         }
     }
 
@@ -184,6 +200,9 @@ impl Scalar {
         }
     }
 }
+
+/// The bytes of the unit in which schedulers give memory, and name MB.
+pub(crate) const MEBIBYTE: u64 = 1 << 20;
 
 /// Units of time, in seconds.
 const TIMES: &[(&str, f64)] = &[
@@ -276,9 +295,15 @@ mod tests {
         for bad in ["", "nan", "inf", "1e300", "-1", "x", "18446744073709551616", "-0.5"] {
             assert!(text(bad).bytes().is_err(), "{bad}");
             assert!(text(bad).processors().is_err(), "{bad}");
-            assert!(text(bad).seconds_from_0().is_err(), "{bad}");
         }
         assert!(text("0").processors().is_err());
+        assert_eq!(text("-0.5").bytes_unless_negative(), Ok(None));
+        assert_eq!(text("0").bytes_unless_negative(), Ok(Some(0)));
+        assert!(Scalar::Real(f64::NEG_INFINITY).bytes_unless_negative().is_err());
+        assert_eq!((text("2.0").count("gpus"), text("0").count("gpus")), (Ok(2), Ok(0)));
+        for bad in ["-1", "1.5", "x", "4294967296", "1e300"] {
+            assert!(text(bad).count("gpus").is_err(), "{bad}");
+        }
         assert!(Scalar::Real(f64::NAN).bytes().is_err());
     }
 

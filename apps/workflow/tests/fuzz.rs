@@ -128,8 +128,21 @@ proptest! {
     }
 
     #[test]
+    fn damaged_traces_are_read_or_refused(damage in prop::collection::vec(damage(), 0..6)) {
+        let mut text = b"task_id\tname\tstatus\trealtime\tcpus\tpeak_rss\n\
+            1\tA (x)\tCOMPLETED\t1m 30s\t2\t3.5 MB\n2\tB\tCACHED\t5\t1\t-\n".to_vec();
+        damage.iter().for_each(|damage| damage.apply(&mut text));
+        let mut overrides = Overrides::default();
+        let read = overrides.parse_table(Path::new("t.txt"), &text);
+        prop_assert!(
+            read.is_ok() || read.is_err_and(|error| error.to_string().starts_with("t.txt"))
+        );
+    }
+
+    #[test]
     fn damaged_tables_are_read_or_refused(damage in prop::collection::vec(damage(), 0..6)) {
-        let mut text = b"name,runtime_s,processors\nmAdd,1.5,4\n\"a, b\",,2\nx,3,\n".to_vec();
+        let mut text = b"name,runtime_s,processors,memory_mb,gpus,walltime_s\nmAdd,1.5,4,,1,\n\
+            \"a, b\",,2,3.5,,60\nx,3,,,,\n".to_vec();
         damage.iter().for_each(|damage| damage.apply(&mut text));
         let mut overrides = Overrides::default();
         let read = overrides.parse_table(Path::new("t.csv"), &text);

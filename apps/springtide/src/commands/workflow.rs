@@ -7,13 +7,15 @@ use crate::operations::process::start_log;
 use crate::options::GlobalArgs;
 use crate::program::Program;
 use crate::workflow::run::control;
-use crate::workflow::{check, plan, run};
+use crate::workflow::{check, formats, plan, run};
 
 /// The subcommands of `workflow`.
 #[derive(Subcommand, Clone, Debug)]
 pub enum WorkflowCommand {
     /// Read workflows of any format, and report their contents
     Check(check::CheckArgs),
+    /// List the fields of each format with their use, and the languages that are refused
+    Formats(formats::FormatsArgs),
     /// Choose slots that sites offer for a workflow: the plans that none betters in both time and
     /// cost, and one of them
     #[command(after_help = plan::EXIT_CODES)]
@@ -60,6 +62,7 @@ pub fn execute(
     let programs = run::Programs { fingerprint, encode: &encode };
     match command {
         WorkflowCommand::Check(args) => check::check(args),
+        WorkflowCommand::Formats(args) => formats::formats(args),
         WorkflowCommand::Plan(args) => plan::plan(args, global.quiet),
         WorkflowCommand::Run(args) => run::run(args, &programs, global),
         WorkflowCommand::Submit(args) => control::submit(args, &programs),

@@ -3,11 +3,12 @@
 //! - [`offers`](crate::operations::offers): what sites offer, as a file.
 //! - [`planning`]: a plan as a function of a workflow, offers and what to choose by; [`processors`] gives it numbers.
 //! - [`kept`]: a plan's tables; [`front`], [`gantt`] and [`canvas`](springtide_figures::canvas): its figures.
-//! - [`check`] and [`plan`]: the commands.
+//! - [`check`], [`formats`] and [`plan`]: the commands.
 //!
 //! Must not know how sites are asked for offers, nor how a plan is carried out.
 
 pub mod check;
+pub mod formats;
 mod front;
 mod gantt;
 mod kept;
@@ -37,8 +38,9 @@ pub struct ReadArgs {
     /// Format of the file: wfformat, dax, pegasus, dot or toml [default: detected from its name and content]
     #[arg(long, value_name = "FORMAT", value_parser = str::parse::<Format>)]
     pub format: Option<Format>,
-    /// Runtimes and processors by a task's id, its name or its program: a table (CSV) with the columns name,runtime_s,processors, of
-    /// which any may be empty but the first
+    /// Runtimes and resources by a task's id, its name or its program: a table (CSV) with the
+    /// columns name,runtime_s,processors,memory_mb,gpus,walltime_s, of which any may be empty but
+    /// the first; or the trace of a run of Nextflow
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub overrides: Option<PathBuf>,
 }

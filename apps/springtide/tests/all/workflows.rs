@@ -175,17 +175,26 @@ fn a_workflow_is_run_on_reserved_slots_and_just_in_time_and_leaves_nothing() {
         assert_eq!(left(&up), [""; 0].map(PathBuf::from));
         assert!(!execute(&up, &["slots", "list"]).out.contains("reservation"));
     }
-    // A task that always fails is aborted, with the reason.
+    // A task that always fails is aborted, with the reason. What depends on it is named.
     let never = write(up.temp.path(), "never");
     let line = ["workflow", "run", never.to_str().unwrap(), "--retries", "1"];
     let failed = execute(&up, &line);
     assert_eq!(failed.code, Some(1), "{}", failed.err);
-    assert!(
-        failed.err.contains("exit status: 7") && failed.err.contains("it never will"),
-        "{}",
-        failed.err
-    );
+    for text in ["exited with code 7", "it never will", "2 tasks depend on them and did not run"] {
+        assert!(failed.err.contains(text), "{text}: {}", failed.err);
+    }
     assert!(failed.out.contains("1 of 5 tasks"), "{}", failed.out);
+    let runs = up.dir.join("workflows");
+    let never_run = runs.join("sorting-never");
+    let log =
+        run(&["workflow", "logs", "sort-a", "--stderr", "--run", never_run.to_str().unwrap()]);
+    assert_eq!(log.out, "it never will\n", "{}", log.err);
+    // After a repair, the same command continues: completed tasks do not run again.
+    let repaired = fs::read_to_string(&never).unwrap().replace("exit 7; ", "");
+    fs::write(&never, repaired).unwrap();
+    let continued = execute(&up, &line);
+    assert_eq!(continued.code, Some(0), "{}", continued.err);
+    assert!(continued.out.contains("1 were completed before"), "{}", continued.out);
     assert_eq!(left(&up), [""; 0].map(PathBuf::from));
     // Stand-ins, a plan for the grid's offers, and errors of a request.
     let file = once.to_str().unwrap();
@@ -221,7 +230,12 @@ fn a_workflow_is_run_on_reserved_slots_and_just_in_time_and_leaves_nothing() {
     client.signal("INT");
     assert_eq!(client.wait().code(), Some(130));
     assert!(!execute(&up, &["slots", "list"]).out.contains("reservation"));
+    // Its files are kept for a continuation, until it is removed.
+    assert!(!left(&up).is_empty());
+    let removed = run(&["workflow", "remove", runs.join("long").to_str().unwrap()]);
+    assert_eq!(removed.code, Some(0), "{}", removed.err);
     assert_eq!(left(&up), [""; 0].map(PathBuf::from));
+    assert!(!runs.join("long").exists());
     up.end();
 }
 
@@ -245,8 +259,116 @@ fn a_workflow_continues_after_a_restart_of_the_head() {
     let ended = client.wait();
     let output = text(&dir.join("stderr.log"));
     assert_eq!(ended.code(), Some(0), "{output}");
-    assert!(output.contains("is planned anew"), "{output}");
+    assert!(output.contains("it is tried again"), "{output}");
     assert!(!execute(&up, &["slots", "list"]).out.contains("reservation"));
     assert_eq!(left(&up), [""; 0].map(PathBuf::from));
+    up.end();
+}
+
+/// A workflow of a diamond for each number: `split` makes a file, two tasks change it, `join`
+/// joins them. Each task appends its name to `runs`, then waits.
+fn diamonds(dir: &Path, count: usize, wait_s: f64) -> PathBuf {
+    let runs = dir.join("runs");
+    let mut all = "name = \"diamonds\"\n".to_owned();
+    for number in 0..count {
+        let mut add = |id: &str, inputs: &[&str], output: &str, script: &str| {
+            let name = |file: &&str| format!("\"{file}-{number}\"");
+            let inputs: Vec<String> = inputs.iter().map(name).collect();
+            let (inputs, runs) = (inputs.join(", "), runs.display());
+            all += &format!(
+                "[[task]]\nid = \"{id}-{number}\"\nruntime = {wait_s}\ninputs = [{inputs}]\n\
+                 outputs = [\"{output}-{number}\"]\ncommand = [\"sh\", \"-c\", \
+                 \"sleep {wait_s}; {script}; echo {id}-{number} >> {runs}\"]\n"
+            );
+        };
+        let n = number;
+        add("split", &[], "text", &format!("seq {n} 100 > text-{n}"));
+        add("left", &["text"], "left", &format!("sort -n text-{n} > left-{n}"));
+        add("right", &["text"], "right", &format!("sort -rn text-{n} > right-{n}"));
+        add("join", &["left", "right"], "out", &format!("cat left-{n} right-{n} > out-{n}"));
+    }
+    let file = dir.join("diamonds.toml");
+    fs::write(&file, all).unwrap();
+    file
+}
+
+#[test]
+fn a_run_continues_after_kills_of_its_process_and_of_the_head() {
+    let mut up = Up::written(config);
+    let (count, seed) = (4, std::env::var("SPRINGTIDE_SEED").ok());
+    let seed = seed.and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    println!("replay with SPRINGTIDE_SEED={seed}");
+    let mut random = springtide_runtime::random::SplitMix(seed);
+    let file = diamonds(up.temp.path(), count, 0.2);
+    let got = up.temp.path().join("got");
+    let dir = up.temp.path().join("client");
+    fs::create_dir_all(&dir).unwrap();
+    let command = |up: &Up| {
+        let line = ["workflow", "run", file.to_str().unwrap(), "--best-effort", "--fetch"];
+        let mut command = program(&line);
+        command.arg(&got).arg("--config").arg(&up.file);
+        command
+    };
+    for kills in 0..3 {
+        let client = RunningCommand::start(command(&up), &dir);
+        std::thread::sleep(std::time::Duration::from_millis(300 + random.next() % 900));
+        if kills == 1 {
+            up.kill_head();
+            up.start_head();
+        }
+        client.signal("KILL");
+        drop(client);
+    }
+    let mut client = RunningCommand::start(command(&up), &dir);
+    let ended = client.wait();
+    assert_eq!(ended.code(), Some(0), "{}", text(&dir.join("stderr.log")));
+    for number in 0..count {
+        let sorted = (number..=100).chain((number..=100).rev());
+        let expected: String = sorted.map(|n| format!("{n}\n")).collect();
+        assert_eq!(text(&got.join(format!("out-{number}"))), expected);
+    }
+    // The journal has each task once. One that a kill interrupted may have begun twice.
+    let runs = text(&up.dir.join("workflows/diamonds/journal.jsonl"));
+    let mut completed: Vec<&str> =
+        runs.lines().filter(|line| line.contains("\"completed\"")).collect();
+    completed.sort_unstable();
+    completed.dedup();
+    assert!(completed.len() <= 4 * count, "{runs}");
+    assert_eq!(left(&up), [""; 0].map(PathBuf::from));
+    up.end();
+}
+
+#[test]
+fn a_submitted_run_is_watched_and_cancelled_and_shares_a_cache() {
+    let up = Up::written(config);
+    let file = diamonds(up.temp.path(), 2, 0.1);
+    let (file, runs) = (file.to_str().unwrap(), up.dir.join("workflows/diamonds"));
+    let cache = up.temp.path().join("cache");
+    let options = ["--best-effort", "--cache", cache.to_str().unwrap()];
+    let submitted = execute(&up, &[&["workflow", "submit", file][..], &options].concat());
+    assert_eq!(submitted.code, Some(0), "{}", submitted.err);
+    assert_eq!(Path::new(submitted.out.trim()), runs);
+    let watched = run(&["workflow", "watch", runs.to_str().unwrap()]);
+    assert_eq!(watched.code, Some(0), "{}", watched.err);
+    assert!(watched.out.contains("8 completed of 8"), "{}", watched.out);
+    // Another run with the cache runs nothing, and one with a changed task what depends on it.
+    let again = execute(&up, &[&["workflow", "run", file][..], &options].concat());
+    assert_eq!(again.code, Some(0), "{}", again.err);
+    assert!(again.out.contains("8 were completed before"), "{}", again.out);
+    let changed = fs::read_to_string(file).unwrap().replace("sort -rn text-1", "sort -n text-1");
+    fs::write(file, changed).unwrap();
+    let changed = execute(&up, &[&["workflow", "run", file][..], &options].concat());
+    assert!(changed.out.contains("6 were completed before"), "{}", changed.out);
+    // A run that is cancelled can be continued.
+    let slow = fs::read_to_string(file).unwrap().replace("sleep 0.1", "sleep 60");
+    fs::write(file, slow).unwrap();
+    let submitted = execute(&up, &["workflow", "submit", file, "--best-effort"]);
+    assert_eq!(submitted.code, Some(0), "{}", submitted.err);
+    let twice = execute(&up, &["workflow", "run", file, "--best-effort"]);
+    assert_eq!(twice.code, Some(1), "{}", twice.err);
+    assert!(twice.err.contains("see `workflow watch"), "{}", twice.err);
+    let cancelled = run(&["workflow", "cancel", runs.to_str().unwrap()]);
+    assert_eq!(cancelled.code, Some(0), "{}", cancelled.err);
+    assert!(cancelled.out.contains("failed"), "{}", cancelled.out);
     up.end();
 }

@@ -5,16 +5,19 @@ mod dax;
 mod dot;
 mod own;
 mod pegasus;
+mod profiles;
 mod wfformat;
 
 use std::io::Read;
 use std::path::Path;
 
+use crate::arguments::has_variable;
 use crate::draft::Draft;
 pub use crate::draft::EDGES_MAX;
 use crate::error::{Cause, ReadError, WorkflowProblem};
+use crate::foreign::ForeignFormat;
 use crate::format::{BOM, Format};
-use crate::model::{Position, Workflow};
+use crate::model::{Position, Workflow, WorkflowWarning};
 use crate::overrides::Overrides;
 use crate::text::Text;
 
@@ -25,17 +28,22 @@ impl Workflow {
     /// Reads a file, in the format that its name and content determine.
     ///
     /// # Errors
-    /// The file cannot be read, has no known format, is larger than [`TEXT_MAX`], or is not a valid
-    /// workflow. Or a task has no runtime and `overrides` give it none. The error has the place.
+    /// The file cannot be read, is in a language that is not read, has no known format, is larger
+    /// than [`TEXT_MAX`], or is not a valid workflow. Or a task has no runtime and `overrides` give it none. The error has the place.
     pub fn read(file: &Path, overrides: &Overrides) -> Result<Self, ReadError> {
         let read = || {
             let text = bytes(file)?;
-            let format = Format::guess(file, &text).ok_or_else(|| {
-                let is_empty = text.trim_ascii().is_empty();
-                let cause = if is_empty { Cause::Empty } else { Cause::UnknownFormat };
-                cause.at(None)
+            let read = match Format::guess(file, &text) {
+                Some(format) => draft(&text, format),
+                None if text.trim_ascii().is_empty() => Err(Cause::Empty.at(None)),
+                None => Err(Cause::UnknownFormat.at(None)),
+            };
+            // A file that can be read is in a known format, whatever its name is.
+            let draft = read.map_err(|problem| match ForeignFormat::guess(file, &text) {
+                Some(foreign) => Cause::ForeignFormat(foreign).at(None),
+                None => problem,
             })?;
-            draft(&text, format)?.named(file).finish(overrides)
+            draft.named(file).finish(overrides)
         };
         read().map_err(|problem: WorkflowProblem| problem.of(file))
     }
@@ -124,4 +132,24 @@ fn syntax(
 /// Adds the position to the error of a value.
 fn with_position<T>(value: Result<T, String>, at: Option<Position>) -> Result<T, WorkflowProblem> {
     value.map_err(|reason| WorkflowProblem::value(reason, at))
+}
+
+/// Warns of arguments that Pegasus changes before a program gets them.
+fn check_arguments(draft: &mut Draft, arguments: &[String], id: &str, at: Option<Position>) {
+    if arguments.iter().any(|argument| has_variable(argument)) {
+        draft.warn(WorkflowWarning::Variable, id, at);
+    }
+}
+
+/// The path of a URL of a file, or of a path; none of a place on another system.
+fn local_path(url: &str) -> Option<String> {
+    let path = match url.trim().strip_prefix("file:") {
+        // Behind two slashes there is the name of a host, which is empty or this one.
+        Some(rest) => match rest.strip_prefix("//") {
+            Some(rest) => rest.strip_prefix("localhost").unwrap_or(rest),
+            None => rest,
+        },
+        None => url.trim(),
+    };
+    path.starts_with('/').then(|| path.to_owned())
 }

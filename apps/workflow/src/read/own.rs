@@ -8,6 +8,13 @@
 //! command = ["mProject", "raw.fits"]  # or job = "queens", arguments = ["12"]
 //! runtime = "30 s"                    # or a number of seconds
 //! processors = 4
+//! memory = "2 GiB"                    # or a number of bytes
+//! walltime = "10 min"                 # or a number of seconds
+//! gpus = 1
+//! stdout = "project.log"              # also stdin, stderr
+//! container = "docker://ubuntu:24.04" # or { image = "...", engine = "docker" }
+//! environment = { LANG = "C" }
+//! retries = 2
 //! outputs = ["projected.fits"]
 //!
 //! [[task]]
@@ -19,26 +26,32 @@
 //! [[file]]
 //! name = "projected.fits"
 //! size = "10 MB"                      # or a number of bytes
+//!
+//! [[file]]
+//! name = "project.log"
+//! size = "1 kB"
 //! ```
 //!
 //! `id`, and `name` and `size` of files, are required. The `name` of a task defaults to its
 //! program, its job or its id. Unlike in formats that programs write, an unknown key is an error,
 //! for most are misspelt.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{syntax, with_position};
-use crate::draft::{Draft, EdgeEnd, SizeSource};
+use crate::draft::{Draft, EdgeEnd, SizeSource, Stream};
 use crate::error::{Cause, WorkflowProblem, shown};
 use crate::format::Format;
-use crate::model::{Command, Position, Task, Workflow};
+use crate::model::{Command, Container, ContainerEngine, Position, Task, Workflow};
 use crate::text::{Text, nearest};
 use crate::values::{self, Scalar};
 
 const TOP: [&str; 3] = ["name", "task", "file"];
-const TASK: [&str; 10] = [
+const TASK: [&str; 19] = [
     "id",
     "name",
     "command",
@@ -46,10 +59,20 @@ const TASK: [&str; 10] = [
     "arguments",
     "runtime",
     "processors",
+    "memory",
+    "gpus",
+    "walltime",
+    "container",
+    "environment",
+    "retries",
+    "stdin",
+    "stdout",
+    "stderr",
     "inputs",
     "outputs",
     "after",
 ];
+const CONTAINER: [&str; 2] = ["image", "engine"];
 const FILE: [&str; 2] = ["name", "size"];
 
 type FieldValue<'i> = Spanned<DeValue<'i>>;
@@ -149,24 +172,53 @@ impl NativeReader<'_, '_> {
         }
     }
 
+    /// A number of bytes, or a text with a unit.
+    fn bytes(&self, value: &FieldValue<'_>, key: &str) -> Result<u64, WorkflowProblem> {
+        let place = self.at(value);
+        match (self.number(value), value.get_ref().as_str()) {
+            (Some(number), _) => with_position(number.bytes(), place),
+            (None, Some(text)) => with_position(values::size(text), place),
+            (None, None) => Err(self.must(value, key, "bytes or a text as \"10 MB\"")),
+        }
+    }
+
+    /// A number of seconds of more than 0, or a text with a unit.
+    fn seconds(&self, value: &FieldValue<'_>, key: &str) -> Result<f64, WorkflowProblem> {
+        let place = self.at(value);
+        match (self.number(value), value.get_ref().as_str()) {
+            (Some(number), _) => match with_position(number.seconds(), place)? {
+                seconds if seconds <= 0.0 => {
+                    let reason = format!("a {key} must be more than 0 s");
+                    Err(WorkflowProblem::value(reason, place))
+                }
+                seconds => Ok(seconds),
+            },
+            (None, Some(text)) => with_position(values::duration(text), place),
+            (None, None) => Err(self.must(value, key, "seconds or a text as \"30 s\"")),
+        }
+    }
+
+    /// A whole number from 0.
+    fn count(&self, value: &FieldValue<'_>, key: &str) -> Result<u32, WorkflowProblem> {
+        match self.number(value) {
+            Some(number @ Scalar::Whole(_)) => with_position(number.count(key), self.at(value)),
+            _ => Err(self.must(value, key, "a whole number")),
+        }
+    }
+
     fn file(&mut self, table: &DeTable<'_>, at: Option<Position>) -> Result<(), WorkflowProblem> {
         self.keys(table, &FILE)?;
         let (Some(name), Some(size)) = (table.get("name"), table.get("size")) else {
             return Err(WorkflowProblem::value("a [[file]] needs a name and a size", at));
         };
-        let place = self.at(size);
-        let bytes = match (self.number(size), size.get_ref().as_str()) {
-            (Some(number), _) => with_position(number.bytes(), place)?,
-            (None, Some(text)) => with_position(values::size(text), place)?,
-            (None, None) => return Err(self.must(size, "size", "bytes or a text as \"10 MB\"")),
-        };
+        let bytes = self.bytes(size, "size")?;
         let (place, name) = (self.at(name), self.string(name, "name")?);
         if self.draft.find_file(&name).is_some() {
             let reason = format!("there is another [[file]] {}", shown(&name));
             return Err(WorkflowProblem::value(reason, place));
         }
         let file = self.draft.file(&name, at);
-        self.draft.size(file, SizeSource::List, bytes, place);
+        self.draft.size(file, SizeSource::List, Some(bytes), place);
         Ok(())
     }
 
@@ -187,22 +239,7 @@ impl NativeReader<'_, '_> {
         };
         let task = self.draft.task(Task { name, command, at, ..Task::new(id) })?;
         if let Some(value) = table.get("runtime") {
-            let place = self.at(value);
-            let seconds = match (self.number(value), value.get_ref().as_str()) {
-                (Some(number), _) => match with_position(number.seconds(), place)? {
-                    seconds if seconds <= 0.0 => {
-                        return Err(WorkflowProblem::value(
-                            "a runtime must be more than 0 s",
-                            place,
-                        ));
-                    }
-                    seconds => seconds,
-                },
-                (None, Some(text)) => with_position(values::duration(text), place)?,
-                (None, None) => {
-                    return Err(self.must(value, "runtime", "seconds or a text as \"30 s\""));
-                }
-            };
+            let (place, seconds) = (self.at(value), self.seconds(value, "runtime")?);
             self.draft.runtime(task, seconds, place);
         }
         if let Some(value) = table.get("processors") {
@@ -214,19 +251,90 @@ impl NativeReader<'_, '_> {
                 _ => return Err(self.must(value, "processors", "a whole number")),
             }
         }
+        self.resources(task, table)?;
         for (key, reads) in [("inputs", true), ("outputs", false)] {
             for (name, place) in self.strings(table.get(key), key)? {
-                let Some(file) = self.draft.find_file(&name) else {
-                    let meant = nearest(&name, self.draft.file_names());
-                    return Err(Cause::UnknownFile { name, meant }.at(place));
-                };
+                let file = self.known_file(name, place)?;
                 if reads { self.draft.reads(task, file) } else { self.draft.writes(task, file) }
             }
+        }
+        for (key, stream) in
+            [("stdin", Stream::Stdin), ("stdout", Stream::Stdout), ("stderr", Stream::Stderr)]
+        {
+            let Some(value) = table.get(key) else { continue };
+            let file = self.known_file(self.string(value, key)?, self.at(value))?;
+            self.draft.redirect(task, stream, file);
         }
         for (id, place) in self.strings(table.get("after"), "after")? {
             self.draft.edge(EdgeEnd::Id(id), EdgeEnd::Task(task), place);
         }
         Ok(())
+    }
+
+    fn known_file(&self, name: String, at: Option<Position>) -> Result<usize, WorkflowProblem> {
+        self.draft.find_file(&name).ok_or_else(|| {
+            let meant = nearest(&name, self.draft.file_names());
+            Cause::UnknownFile { name, meant }.at(at)
+        })
+    }
+
+    fn resources(&mut self, task: usize, table: &DeTable<'_>) -> Result<(), WorkflowProblem> {
+        if let Some(value) = table.get("memory") {
+            let bytes = self.bytes(value, "memory")?;
+            self.draft.memory(task, Some(bytes), self.at(value));
+        }
+        if let Some(value) = table.get("walltime") {
+            let seconds = self.seconds(value, "walltime")?;
+            self.draft.walltime(task, seconds, self.at(value));
+        }
+        if let Some(value) = table.get("gpus") {
+            self.draft.task_mut(task).resources.gpus = Some(self.count(value, "gpus")?);
+        }
+        if let Some(value) = table.get("retries") {
+            self.draft.task_mut(task).retries = Some(self.count(value, "retries")?);
+        }
+        if let Some(value) = table.get("environment") {
+            let what = "a table of texts in quotes";
+            let variables = value.get_ref().as_table();
+            let variables = variables.ok_or_else(|| self.must(value, "environment", what))?;
+            for (name, value) in variables.iter() {
+                let text = value.get_ref().as_str();
+                let text =
+                    text.ok_or_else(|| self.must(value, name.get_ref(), "a text in quotes"))?;
+                let environment = &mut self.draft.task_mut(task).environment;
+                environment.insert(name.get_ref().to_string(), text.to_owned());
+            }
+        }
+        if let Some(value) = table.get("container") {
+            self.draft.task_mut(task).container = Some(self.container(value)?);
+        }
+        Ok(())
+    }
+
+    fn container(&self, value: &FieldValue<'_>) -> Result<Container, WorkflowProblem> {
+        let (image, engine) = match value.get_ref().as_table() {
+            None => (self.string(value, "container")?, None),
+            Some(table) => {
+                self.keys(table, &CONTAINER)?;
+                let Some(image) = table.get("image") else {
+                    let reason = "a container needs an image";
+                    return Err(WorkflowProblem::value(reason, self.at(value)));
+                };
+                (self.string(image, "image")?, table.get("engine"))
+            }
+        };
+        if image.is_empty() {
+            return Err(WorkflowProblem::value("a container needs an image", self.at(value)));
+        }
+        let Some(value) = engine else { return Ok(Container { image, engine: None }) };
+        let word = self.string(value, "engine")?;
+        let engine = ContainerEngine::ALL.into_iter().find(|engine| engine.word() == word);
+        let Some(engine) = engine else {
+            let reason =
+                format!("engine must be docker, singularity or shifter, found {}", shown(&word));
+            return Err(WorkflowProblem::value(reason, self.at(value)));
+        };
+        Ok(Container { image, engine: Some(engine) })
     }
 
     fn command(
@@ -296,6 +404,32 @@ struct WrittenTask<'w> {
     outputs: Vec<&'w str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     after: Vec<&'w str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<WrittenSize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpus: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    walltime: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retries: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stdin: Option<&'w str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stdout: Option<&'w str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stderr: Option<&'w str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container: Option<WrittenContainer<'w>>,
+    // Tables stand behind values.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    environment: &'w BTreeMap<String, String>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum WrittenContainer<'w> {
+    Image(&'w str),
+    Table { image: &'w str, engine: &'static str },
 }
 
 #[derive(Serialize)]
@@ -319,6 +453,7 @@ pub(super) fn write(workflow: &Workflow) -> String {
     };
     let names =
         |files: &[usize]| files.iter().map(|file| workflow.files[*file].name.as_str()).collect();
+    let name = |file: Option<usize>| file.map(|file| workflow.files[file].name.as_str());
     let none: &[String] = &[];
     let mut written = Written { name: &workflow.name, task: Vec::new(), file: Vec::new() };
     for task in &workflow.tasks {
@@ -343,6 +478,18 @@ pub(super) fn write(workflow: &Workflow) -> String {
             inputs: names(&task.inputs),
             outputs: names(&task.outputs),
             after: task.parents.iter().map(|parent| workflow.tasks[*parent].id.as_str()).collect(),
+            memory: task.resources.memory_bytes.map(size),
+            gpus: task.resources.gpus,
+            walltime: task.resources.walltime_s,
+            retries: task.retries,
+            stdin: name(task.redirects.stdin),
+            stdout: name(task.redirects.stdout),
+            stderr: name(task.redirects.stderr),
+            container: task.container.as_ref().map(|Container { image, engine }| match engine {
+                None => WrittenContainer::Image(image),
+                Some(engine) => WrittenContainer::Table { image, engine: engine.word() },
+            }),
+            environment: &task.environment,
         });
     }
     written.file = workflow
@@ -352,4 +499,21 @@ pub(super) fn write(workflow: &Workflow) -> String {
         .collect();
     // Tables of texts and numbers can always be written.
     toml::to_string(&written).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fields;
+
+    #[test]
+    fn the_tables_have_all_keys() {
+        for (place, keys) in
+            [("", &TOP[..]), ("task", &TASK), ("container", &CONTAINER), ("file", &FILE)]
+        {
+            let mut keys = keys.to_vec();
+            keys.sort_unstable();
+            assert_eq!(fields::used(Format::Own, place), keys, "{place}");
+        }
+    }
 }

@@ -1,78 +1,179 @@
 //! Reads abstract workflows of Pegasus 5 (schema wf-5.0), YAML.
 //!
 //! The schema has no runtimes: they are taken from the profile `pegasus: runtime` or from the
-//! metadata `runtime`. The number of processors is `pegasus: cores`, otherwise `nodes` times `ppn`.
-//! Catalogs and hooks are ignored.
+//! metadata `runtime`. Texts keep their spelling: `007` and `on` are names. The module
+//! [`fields`](crate::fields) has all keys.
+
+use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_saphyr::{Error, Location, Spanned};
 
-use super::{syntax, with_position};
-use crate::draft::{Draft, EdgeEnd, SizeSource};
+use super::profiles::Profiles;
+use super::{check_arguments, syntax, with_position};
+use crate::arguments;
+use crate::draft::{Draft, EdgeEnd, SizeSource, Stream};
 use crate::error::{Cause, WorkflowProblem, shown};
 use crate::format::Format;
-use crate::model::{Command, Position, Task};
+use crate::model::{Command, Container, ContainerEngine, Position, Task};
 use crate::text::Text;
-use crate::values::{ProcessorCount, Scalar};
+use crate::values::Scalar;
 
 /// The maximum number of events of a document: a task with its files has about a hundred.
 const EVENTS_MAX: usize = 100_000_000;
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Top {
-    name: Option<String>,
-    jobs: Option<Vec<Spanned<PegasusJob>>>,
-    job_dependencies: Option<Vec<Dependency>>,
+/// Declares a mapping at a place of the tables of fields: its known keys, and all keys that the
+/// document has.
+macro_rules! mapping {
+    ($name:ident at $place:literal { $($field:ident: $kind:ty = $key:literal,)* }) => {
+        #[derive(Default)]
+        struct $name {
+            $($field: Option<$kind>,)*
+            keys: Vec<Spanned<String>>,
+        }
+
+        impl $name {
+            /// Reports the keys to the tables of fields.
+            fn report(&self, draft: &mut Draft, subject: &str) {
+                for key in &self.keys {
+                    let at = place(key.referenced);
+                    draft.field(Format::Pegasus, $place, &key.value, subject, at);
+                }
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct MappingVisitor;
+
+                impl<'de> Visitor<'de> for MappingVisitor {
+                    type Value = $name;
+
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str("a mapping")
+                    }
+
+                    fn visit_map<A: MapAccess<'de>>(
+                        self,
+                        mut map: A,
+                    ) -> Result<$name, A::Error> {
+                        let mut mapping = $name::default();
+                        while let Some(key) = map.next_key::<Spanned<String>>()? {
+                            match key.value.as_str() {
+                                $($key => mapping.$field = map.next_value()?,)*
+                                _ => {
+                                    map.next_value::<IgnoredAny>()?;
+                                }
+                            }
+                            mapping.keys.push(key);
+                        }
+                        Ok(mapping)
+                    }
+                }
+
+                deserializer.deserialize_map(MappingVisitor)
+            }
+        }
+
+        #[cfg(test)]
+        impl $name {
+            /// The place and the known keys, sorted.
+            fn known() -> (&'static str, Vec<&'static str>) {
+                let mut keys = vec![$($key),*];
+                keys.sort_unstable();
+                ($place, keys)
+            }
+        }
+    };
 }
 
-#[derive(Deserialize)]
-struct PegasusJob {
-    id: Option<Spanned<String>>,
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    name: Option<String>,
-    arguments: Option<Vec<Spanned<Scalar>>>,
-    stdin: Option<Spanned<String>>,
-    stdout: Option<Spanned<String>>,
-    stderr: Option<Spanned<String>>,
-    uses: Option<Vec<Spanned<Use>>>,
-    profiles: Option<Profiles>,
-    metadata: Option<Metadata>,
-}
+mapping!(Top at "" {
+    name: String = "name",
+    jobs: Vec<Spanned<PegasusJob>> = "jobs",
+    job_dependencies: Vec<Dependency> = "jobDependencies",
+    transformation_catalog: Catalog = "transformationCatalog",
+    profiles: Namespaces = "profiles",
+});
 
-#[derive(Deserialize)]
-struct Use {
-    lfn: Option<String>,
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    size: Option<Spanned<Scalar>>,
-    metadata: Option<Metadata>,
-}
+mapping!(PegasusJob at "job" {
+    id: Spanned<String> = "id",
+    kind: String = "type",
+    name: String = "name",
+    namespace: String = "namespace",
+    version: String = "version",
+    arguments: Vec<Argument> = "arguments",
+    stdin: Spanned<String> = "stdin",
+    stdout: Spanned<String> = "stdout",
+    stderr: Spanned<String> = "stderr",
+    uses: Vec<Spanned<Use>> = "uses",
+    profiles: Namespaces = "profiles",
+    metadata: Metadata = "metadata",
+    file: IgnoredAny = "file",
+});
 
+mapping!(Use at "uses" {
+    lfn: String = "lfn",
+    kind: String = "type",
+    size: Spanned<String> = "size",
+    metadata: Metadata = "metadata",
+});
+
+mapping!(Dependency at "dependency" {
+    id: Spanned<String> = "id",
+    children: Vec<Spanned<String>> = "children",
+});
+
+mapping!(Catalog at "catalog" {
+    transformations: Vec<Transformation> = "transformations",
+    containers: Vec<Image> = "containers",
+});
+
+mapping!(Transformation at "transformation" {
+    name: String = "name",
+    namespace: String = "namespace",
+    version: String = "version",
+    sites: Vec<Site> = "sites",
+    profiles: Namespaces = "profiles",
+});
+
+mapping!(Site at "site" {
+    pfn: String = "pfn",
+    container: String = "container",
+    profiles: Namespaces = "profiles",
+});
+
+mapping!(Image at "container" {
+    name: String = "name",
+    image: String = "image",
+    kind: Spanned<String> = "type",
+    profiles: Namespaces = "profiles",
+});
+
+/// Metadata, which people name as they like.
 #[derive(Deserialize)]
 struct Metadata {
-    runtime: Option<Spanned<Scalar>>,
-    size: Option<Spanned<Scalar>>,
+    runtime: Option<Spanned<String>>,
+    size: Option<Spanned<String>>,
 }
 
-#[derive(Deserialize)]
-struct Profiles {
-    pegasus: Option<PegasusProfile>,
-}
+/// Values by namespace and key.
+type Namespaces = BTreeMap<String, BTreeMap<String, Option<Spanned<String>>>>;
 
-#[derive(Deserialize)]
-struct PegasusProfile {
-    runtime: Option<Spanned<Scalar>>,
-    cores: Option<Spanned<Scalar>>,
-    nodes: Option<Spanned<Scalar>>,
-    ppn: Option<Spanned<Scalar>>,
-}
+/// An argument as it is spelt.
+type Argument = Spanned<String>;
 
-#[derive(Deserialize)]
-struct Dependency {
-    id: Spanned<String>,
-    children: Option<Vec<Spanned<String>>>,
+/// The namespace, the name and the version of a program.
+type TransformationKey = (String, String, String);
+
+/// A program of the catalog.
+#[derive(Default)]
+struct CatalogProgram {
+    /// The path, if it is on this system.
+    path: Option<String>,
+    container: Option<Container>,
+    profiles: Profiles,
 }
 
 pub(super) fn read(text: &Text<'_>) -> Result<Draft, WorkflowProblem> {
@@ -91,17 +192,26 @@ pub(super) fn read(text: &Text<'_>) -> Result<Draft, WorkflowProblem> {
     };
     let top: Top = serde_saphyr::from_str_with_options(text.as_str(), options)
         .map_err(|error| wrong(&error, text))?;
+    let mut draft = Draft::default();
+    top.report(&mut draft, "");
     let Some(jobs) = top.jobs else {
         return Err(syntax(Format::Pegasus, "there is no key jobs", None));
     };
-    let mut draft = Draft::default();
     draft.name = top.name.unwrap_or_default();
+    let mut shared = Profiles::default();
+    insert(&mut shared, top.profiles.unwrap_or_default());
+    let programs = programs(&mut draft, top.transformation_catalog.unwrap_or_default())?;
     for job in jobs {
         let at = place(job.referenced);
-        self::job(&mut draft, job.value, at)?;
+        self::job(&mut draft, job.value, at, &shared, &programs)?;
     }
-    for Dependency { id, children } in top.job_dependencies.unwrap_or_default() {
-        for child in children.unwrap_or_default() {
+    for dependency in top.job_dependencies.unwrap_or_default() {
+        dependency.report(&mut draft, "");
+        let Some(id) = dependency.id else {
+            let at = dependency.keys.first().and_then(|key| place(key.referenced));
+            return Err(WorkflowProblem::value("a dependency has no id", at));
+        };
+        for child in dependency.children.unwrap_or_default() {
             let at = place(child.referenced);
             draft.edge(EdgeEnd::Id(id.value.clone()), EdgeEnd::Id(child.value), at);
         }
@@ -109,7 +219,80 @@ pub(super) fn read(text: &Text<'_>) -> Result<Draft, WorkflowProblem> {
     Ok(draft)
 }
 
-fn job(draft: &mut Draft, job: PegasusJob, at: Option<Position>) -> Result<(), WorkflowProblem> {
+fn insert(profiles: &mut Profiles, namespaces: Namespaces) {
+    for (namespace, values) in namespaces {
+        for (key, value) in values {
+            let Some(Spanned { value, referenced, .. }) = value else { continue };
+            profiles.insert(&namespace, &key, &value, place(referenced));
+        }
+    }
+}
+
+/// The programs of a catalog, with their containers.
+fn programs(
+    draft: &mut Draft,
+    catalog: Catalog,
+) -> Result<BTreeMap<TransformationKey, CatalogProgram>, WorkflowProblem> {
+    catalog.report(draft, "");
+    let mut containers = BTreeMap::new();
+    for image in catalog.containers.unwrap_or_default() {
+        image.report(draft, image.name.as_deref().unwrap_or_default());
+        let (Some(name), Some(reference)) = (image.name, image.image) else { continue };
+        let engine = image.kind.map(engine).transpose()?;
+        let mut profiles = Profiles::default();
+        insert(&mut profiles, image.profiles.unwrap_or_default());
+        containers.insert(name, (Container { image: reference, engine }, profiles));
+    }
+    let mut programs = BTreeMap::new();
+    for transformation in catalog.transformations.unwrap_or_default() {
+        let name = transformation.name.as_deref().unwrap_or_default();
+        transformation.report(draft, name);
+        let mut program = CatalogProgram::default();
+        insert(&mut program.profiles, transformation.profiles.unwrap_or_default());
+        let mut sites = transformation.sites.unwrap_or_default().into_iter();
+        if let Some(site) = sites.next() {
+            site.report(draft, name);
+            program.path = site.pfn.as_deref().and_then(super::local_path);
+            if let Some((container, profiles)) =
+                site.container.and_then(|name| containers.get(&name))
+            {
+                program.container = Some(container.clone());
+                program.profiles.replace_by(profiles);
+            }
+            insert(&mut program.profiles, site.profiles.unwrap_or_default());
+        }
+        let Transformation { name, namespace, version, .. } = transformation;
+        programs.insert(key(namespace, name, version), program);
+    }
+    Ok(programs)
+}
+
+fn engine(word: Spanned<String>) -> Result<ContainerEngine, WorkflowProblem> {
+    let engine = ContainerEngine::ALL.into_iter().find(|engine| engine.word() == word.value);
+    engine.ok_or_else(|| {
+        let found = shown(&word.value);
+        let reason =
+            format!("a container's type must be docker, singularity or shifter, found {found}");
+        WorkflowProblem::value(reason, place(word.referenced))
+    })
+}
+
+fn key(
+    namespace: Option<String>,
+    name: Option<String>,
+    version: Option<String>,
+) -> TransformationKey {
+    (namespace.unwrap_or_default(), name.unwrap_or_default(), version.unwrap_or_default())
+}
+
+fn job(
+    draft: &mut Draft,
+    job: PegasusJob,
+    at: Option<Position>,
+    shared: &Profiles,
+    programs: &BTreeMap<TransformationKey, CatalogProgram>,
+) -> Result<(), WorkflowProblem> {
+    job.report(draft, job.id.as_ref().map_or("", |id| &id.value));
     let Some(Spanned { value: id, .. }) = job.id else {
         return Err(WorkflowProblem::value("a job has no id", at));
     };
@@ -127,49 +310,50 @@ fn job(draft: &mut Draft, job: PegasusJob, at: Option<Position>) -> Result<(), W
     let Some(name) = job.name else {
         return Err(WorkflowProblem::value(format!("job {} has no name", shown(&id)), at));
     };
-    let arguments =
-        job.arguments.unwrap_or_default().into_iter().map(|argument| match argument.value {
-            Scalar::Text(text) => text,
-            number => number.to_string(),
-        });
-    let command = Some(Command::Program { program: name.clone(), arguments: arguments.collect() });
-    let task = draft.task(Task { name, command, at, ..Task::new(id) })?;
-    for (file, reads) in [(job.stdin, true), (job.stdout, false), (job.stderr, false)] {
+    let place_of_arguments = job.arguments.iter().flatten().next();
+    let arguments_at = place_of_arguments.and_then(|first| place(first.referenced)).or(at);
+    // Pegasus makes one line of the list.
+    let words: Vec<_> = job.arguments.into_iter().flatten().map(|word| word.value).collect();
+    let arguments = arguments::split(&words.join(" "))
+        .map_err(|mistake| WorkflowProblem::value(mistake.reason(), arguments_at))?;
+    check_arguments(draft, &arguments, &id, arguments_at);
+    let described = programs.get(&key(job.namespace, Some(name.clone()), job.version));
+    let path = described.and_then(|program| program.path.clone());
+    let command = Some(Command::Program { program: path.unwrap_or(name.clone()), arguments });
+    let container = described.and_then(|program| program.container.clone());
+    let task = draft.task(Task { name, command, container, at, ..Task::new(id) })?;
+    for (file, stream) in
+        [(job.stdin, Stream::Stdin), (job.stdout, Stream::Stdout), (job.stderr, Stream::Stderr)]
+    {
         let Some(name) = file else { continue };
         let file = draft.file(&name.value, place(name.referenced));
-        if reads { draft.reads(task, file) } else { draft.writes(task, file) }
+        draft.redirect(task, stream, file);
     }
     for used in job.uses.unwrap_or_default() {
         let at = place(used.referenced);
         uses(draft, task, used.value, at)?;
     }
-    let profile = job.profiles.and_then(|profiles| profiles.pegasus);
-    let (mut runtime, cores, nodes, ppn) = match profile {
-        Some(PegasusProfile { runtime, cores, nodes, ppn }) => (runtime, cores, nodes, ppn),
-        None => (None, None, None, None),
+    let mut profiles = shared.clone();
+    let mut own = Profiles::default();
+    insert(&mut own, job.profiles.unwrap_or_default());
+    profiles.replace_by(&own);
+    if let Some(program) = described {
+        profiles.replace_by(&program.profiles);
+    }
+    let metadata = || {
+        let runtime = job.metadata.and_then(|metadata| metadata.runtime)?;
+        Some((number(&runtime.value), place(runtime.referenced)))
     };
-    runtime = runtime.or_else(|| job.metadata.and_then(|metadata| metadata.runtime));
-    if let Some(Spanned { value, referenced, .. }) = runtime {
-        let at = place(referenced);
-        let seconds = with_position(value.seconds_from_0(), at)?;
+    if let Some((value, at)) = profiles.runtime().or_else(metadata) {
+        let seconds = with_position(value.seconds(), at)?;
         draft.runtime(task, seconds, at);
     }
-    let number = |number: &Spanned<Scalar>| {
-        with_position(number.value.processors(), place(number.referenced))
-    };
-    if let Some(cores) = &cores {
-        draft.processors(task, number(cores)?, place(cores.referenced));
-    } else if let Some(nodes) = &nodes {
-        let at = place(nodes.referenced);
-        let nodes = number(nodes)?;
-        let ppn = ppn.as_ref().map(number).transpose()?.unwrap_or(ProcessorCount::exact(1));
-        let product = nodes.times(ppn);
-        let product = product.ok_or_else(|| {
-            WorkflowProblem::value("no machine has this number of processors", at)
-        })?;
-        draft.processors(task, product, at);
-    }
-    Ok(())
+    profiles.apply(draft, task, Format::Pegasus)
+}
+
+/// A number, in which YAML allows underscores.
+fn number(text: &str) -> Scalar {
+    Scalar::text(&text.replace('_', ""))
 }
 
 fn uses(
@@ -178,6 +362,7 @@ fn uses(
     used: Use,
     at: Option<Position>,
 ) -> Result<(), WorkflowProblem> {
+    used.report(draft, used.lfn.as_deref().unwrap_or_default());
     let Some(name) = used.lfn else {
         return Err(WorkflowProblem::value("a use of a file has no lfn", at));
     };
@@ -203,7 +388,7 @@ fn uses(
     }
     if let Some(size) = used.size.or_else(|| used.metadata.and_then(|metadata| metadata.size)) {
         let at = place(size.referenced);
-        let bytes = with_position(size.value.bytes(), at)?;
+        let bytes = with_position(number(&size.value).bytes_unless_negative(), at)?;
         draft.size(file, if writes { SizeSource::Writer } else { SizeSource::Reader }, bytes, at);
     }
     Ok(())
@@ -232,5 +417,27 @@ fn wrong(error: &Error, text: &Text<'_>) -> WorkflowProblem {
             syntax(Format::Pegasus, reason, at)
         }
         _ => syntax(Format::Pegasus, reason, at),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fields;
+
+    #[test]
+    fn the_tables_have_the_keys_that_are_used() {
+        for (place, keys) in [
+            Top::known(),
+            PegasusJob::known(),
+            Use::known(),
+            Dependency::known(),
+            Catalog::known(),
+            Transformation::known(),
+            Site::known(),
+            Image::known(),
+        ] {
+            assert_eq!(fields::used(Format::Pegasus, place), keys, "{place}");
+        }
     }
 }

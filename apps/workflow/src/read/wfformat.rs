@@ -2,14 +2,17 @@
 //!
 //! Up to 1.4 a task has all its properties, and edges refer to tasks by name. From 1.5 on structure
 //! and execution are separate, and edges refer to tasks by id. The keys of the file decide, not the
-//! version that it states. Unknown keys are ignored.
+//! version that it states. The module [`fields`](crate::fields) has all keys.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt;
 
 use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{syntax, with_position};
+use super::{check_arguments, syntax, with_position};
 use crate::draft::{Draft, EdgeEnd, SizeSource};
 use crate::error::{Cause, WorkflowProblem, shown};
 use crate::format::Format;
@@ -88,7 +91,13 @@ struct ExecutionEntry<'a> {
     core_count: Raw<'a>,
     #[serde(borrow)]
     cores: Raw<'a>,
-    command: Option<WfCommand>,
+    #[serde(borrow)]
+    memory_in_bytes: Raw<'a>,
+    /// In units of 1,024 bytes.
+    #[serde(borrow)]
+    memory: Raw<'a>,
+    #[serde(borrow)]
+    command: Raw<'a>,
 }
 
 #[derive(Deserialize)]
@@ -111,6 +120,38 @@ struct FileEntry<'a> {
     size: Raw<'a>,
 }
 
+/// The names of the fields of an object.
+struct Keys<'a>(Vec<Cow<'a, str>>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Keys<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct KeysVisitor;
+
+        impl<'de> Visitor<'de> for KeysVisitor {
+            type Value = Keys<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Keys<'de>, A::Error> {
+                let mut keys = Vec::new();
+                while let Some(Key(key)) = map.next_key()? {
+                    keys.push(key);
+                    map.next_value::<IgnoredAny>()?;
+                }
+                Ok(Keys(keys))
+            }
+        }
+
+        deserializer.deserialize_map(KeysVisitor)
+    }
+}
+
+/// A key, which is a slice of the text unless it has escapes.
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
 /// The common part of the versions.
 struct WfFormatReader<'a, 'b> {
     text: &'b Text<'a>,
@@ -121,11 +162,11 @@ pub(super) fn read(text: &Text<'_>) -> Result<Draft, WorkflowProblem> {
     let whole: &RawValue =
         serde_json::from_str(text.as_str()).map_err(|error| wrong(&error, text, 0))?;
     let mut reader = WfFormatReader { text, draft: Draft::default() };
-    let top: Top<'_> = reader.object(whole)?;
+    let top: Top<'_> = reader.fields(whole, "", "")?;
     let Some(workflow) = top.workflow else {
         return Err(syntax(Format::WfFormat, "there is no key \"workflow\"", None));
     };
-    let body: Body<'_> = reader.object(workflow)?;
+    let body: Body<'_> = reader.fields(workflow, "workflow", "")?;
     reader.draft.name = top.name.unwrap_or_default();
     match (body.specification, body.tasks.or(body.jobs)) {
         (Some(specification), _) => reader.read_separate(specification, body.execution)?,
@@ -156,6 +197,33 @@ impl<'a> WfFormatReader<'a, '_> {
         Err(syntax(Format::WfFormat, reason, self.at(raw)))
     }
 
+    /// Reports the fields of an object to the tables of fields.
+    fn report(
+        &mut self,
+        raw: &'a RawValue,
+        place: &'static str,
+        subject: Option<&str>,
+    ) -> Result<(), WorkflowProblem> {
+        let Keys(keys) = self.object(raw)?;
+        for key in keys {
+            let at = self.at(raw);
+            self.draft.field(Format::WfFormat, place, &key, subject.unwrap_or_default(), at);
+        }
+        Ok(())
+    }
+
+    /// Parses an object, and reports its fields to the tables of fields.
+    fn fields<T: Deserialize<'a>>(
+        &mut self,
+        raw: &'a RawValue,
+        place: &'static str,
+        subject: &str,
+    ) -> Result<T, WorkflowProblem> {
+        let object = self.object(raw)?;
+        self.report(raw, place, Some(subject))?;
+        Ok(object)
+    }
+
     fn at(&self, raw: &RawValue) -> Option<Position> {
         Some(self.text.position_of(raw.get()))
     }
@@ -166,8 +234,9 @@ impl<'a> WfFormatReader<'a, '_> {
         specification: &'a RawValue,
         execution: Raw<'a>,
     ) -> Result<(), WorkflowProblem> {
-        let specification: Specification<'_> = self.object(specification)?;
-        let execution: Option<Execution<'_>> = execution.map(|raw| self.object(raw)).transpose()?;
+        let specification: Specification<'_> = self.fields(specification, "specification", "")?;
+        let execution: Option<Execution<'_>> =
+            execution.map(|raw| self.fields(raw, "execution", "")).transpose()?;
         for raw in specification.files.unwrap_or_default() {
             self.file(raw)?;
         }
@@ -188,6 +257,7 @@ impl<'a> WfFormatReader<'a, '_> {
             if let Some(first) = ran.insert(task, at) {
                 return Err(Cause::DuplicateId { id: id.clone(), first }.at(at));
             }
+            self.report(raw, "task", run.id.as_deref())?;
             self.ran(task, run)?;
         }
         Ok(())
@@ -206,6 +276,7 @@ impl<'a> WfFormatReader<'a, '_> {
     /// Adds a file of the list.
     fn file(&mut self, raw: &'a RawValue) -> Result<(), WorkflowProblem> {
         let listed: FileEntry<'_> = self.object(raw)?;
+        self.report(raw, "file", listed.id.as_deref().or(listed.name.as_deref()))?;
         let at = self.at(raw);
         let Some(name) = listed.id.or(listed.name) else {
             return Err(WorkflowProblem::value("a file has no \"id\"", at));
@@ -222,13 +293,14 @@ impl<'a> WfFormatReader<'a, '_> {
     ) -> Result<(), WorkflowProblem> {
         let Some(raw) = size else { return Ok(()) };
         let at = self.at(raw);
-        let bytes = with_position(self.piece::<Scalar>(raw)?.bytes(), at)?;
+        let bytes = with_position(self.piece::<Scalar>(raw)?.bytes_unless_negative(), at)?;
         self.draft.size(file, says, bytes, at);
         Ok(())
     }
 
     fn task(&mut self, raw: &'a RawValue) -> Result<usize, WorkflowProblem> {
         let described: TaskEntry<'_> = self.object(raw)?;
+        self.report(raw, "task", described.id.as_deref().or(described.name.as_deref()))?;
         let at = self.at(raw);
         let TaskEntry { name, id, category, kind, .. } = described;
         let Some(id) = id.or_else(|| name.clone()) else {
@@ -267,6 +339,7 @@ impl<'a> WfFormatReader<'a, '_> {
     /// Adds a file of a task, up to 1.4.
     fn used(&mut self, task: usize, raw: &'a RawValue) -> Result<(), WorkflowProblem> {
         let listed: FileEntry<'_> = self.object(raw)?;
+        self.report(raw, "file", listed.name.as_deref().or(listed.id.as_deref()))?;
         let at = self.at(raw);
         let Some(name) = listed.name.or(listed.id) else {
             return Err(WorkflowProblem::value("a file of a task has no \"name\"", at));
@@ -303,9 +376,24 @@ impl<'a> WfFormatReader<'a, '_> {
             let processors = with_position(self.piece::<Scalar>(raw)?.processors(), at)?;
             self.draft.processors(task, processors, at);
         }
-        if let Some(WfCommand { program: Some(program), arguments }) = run.command {
-            let arguments = arguments.unwrap_or_default();
-            self.draft.task_mut(task).command = Some(Command::Program { program, arguments });
+        for (raw, unit) in [(run.memory_in_bytes, 1), (run.memory, 1024)] {
+            let Some(raw) = raw else { continue };
+            let at = self.at(raw);
+            let size = with_position(self.piece::<Scalar>(raw)?.bytes_unless_negative(), at)?;
+            self.draft.memory(task, size.map(|size| size.saturating_mul(unit)), at);
+        }
+        if let Some(raw) = run.command {
+            let command: WfCommand = self.object(raw)?;
+            let (id, at) = (self.draft.id(task).to_owned(), self.at(raw));
+            self.report(raw, "command", Some(&id))?;
+            if let WfCommand { program: Some(program), arguments } = command {
+                let arguments = arguments.unwrap_or_default();
+                check_arguments(&mut self.draft, &arguments, &id, at);
+                if arguments.iter().any(|argument| argument.contains(' ')) {
+                    self.draft.warn(WorkflowWarning::SpaceInArgument, &id, at);
+                }
+                self.draft.task_mut(task).command = Some(Command::Program { program, arguments });
+            }
         }
         Ok(())
     }

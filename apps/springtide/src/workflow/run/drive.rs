@@ -32,7 +32,7 @@ use super::directory::{RunDirectory, log_path};
 use super::flow::{Flow, FlowAction, FlowEvent};
 use super::journal::JournalEntry;
 use super::pilot_job::{WorkflowPilot, send_orders};
-use super::pilots::{PilotId, PilotNode, PlacedTask};
+use super::pilots::{PilotId, PilotNode, PlacedTask, WantedNode};
 use super::reserve::Reserver;
 use super::spec::RunSpec;
 use super::staging::{Staging, path_below};
@@ -218,9 +218,7 @@ impl<'a> Drive<'a> {
 
     fn execute(&mut self, action: FlowAction) -> Result<(), Failed> {
         match action {
-            FlowAction::SubmitPilot { pilot, processors, cluster, reservation } => {
-                self.submit_pilot(pilot, processors, (cluster, reservation))?;
-            }
+            FlowAction::SubmitPilot { pilot, wanted } => self.submit_pilot(pilot, wanted)?,
             FlowAction::Say(text) => self.talk.say(&text),
             FlowAction::FinishPilot { pilot } => match self.links.get(&pilot) {
                 Some(link) => drop(link.orders.send(PilotOrder::Finish)),
@@ -490,16 +488,16 @@ impl<'a> Drive<'a> {
         need
     }
 
-    fn submit_pilot(
-        &self,
-        pilot: PilotId,
-        processors: u32,
-        place: (Option<ClusterId>, Option<ReservationId>),
-    ) -> Result<(), Failed> {
+    fn submit_pilot(&self, pilot: PilotId, wanted: WantedNode) -> Result<(), Failed> {
         let workflow = self.prepared.read.name();
         let job = WorkflowPilot { workflow, spec: PilotSpec { idle_limit: PILOT_IDLE_LIMIT } };
-        let mut need = self.requirements(processors, place);
-        need.node.processors = processors;
+        let place = (wanted.cluster, wanted.reservation);
+        let mut need = self.requirements(wanted.processors, place);
+        need.node.processors = wanted.processors;
+        need.node.memory = wanted.memory_bytes;
+        if wanted.gpus > 0 {
+            need.node.devices.insert("gpu".to_owned(), wanted.gpus);
+        }
         self.submit(JobRole::Pilot(pilot), (WorkflowPilot::NAME, encode_job(job)?), need);
         Ok(())
     }

@@ -126,12 +126,8 @@ pub enum FlowAction {
     SubmitPilot {
         /// The pilot.
         pilot: PilotId,
-        /// The least processors of its node.
-        processors: u32,
-        /// Its cluster; any if absent.
-        cluster: Option<ClusterId>,
-        /// Its reservation, if it has one.
-        reservation: Option<ReservationId>,
+        /// The requirements of its node.
+        wanted: WantedNode,
     },
     /// Let a pilot end after its tasks.
     FinishPilot {
@@ -263,8 +259,8 @@ pub struct Flow {
     /// Refusals of pilots since the last ready one, and the last reason.
     refusals: u32,
     pause_until: Time,
-    /// The most processors of a node that a pilot can have, as far as refusals say.
-    too_wide: Option<(u32, String)>,
+    /// Requirements that no node of the grid meets, with the reasons.
+    impossible: Vec<(WantedNode, String)>,
     others_wait: bool,
     /// The planned places of tasks.
     places: BTreeMap<usize, PlannedPlace>,
@@ -303,7 +299,7 @@ impl Flow {
             settings,
             refusals: 0,
             pause_until: 0,
-            too_wide: None,
+            impossible: Vec::new(),
             others_wait: false,
             places: BTreeMap::new(),
             unreserved: BTreeSet::new(),
@@ -436,7 +432,7 @@ impl Flow {
         out: &mut Vec<FlowAction>,
     ) {
         let Some(ended) = self.pilots.remove(pilot) else { return };
-        let reservation = ended.reservation;
+        let reservation = ended.wanted.reservation;
         for number in ended.tasks.keys().copied() {
             self.end_attempt(number, FailureKind::Interrupted, reason, TaskUsage::default(), out);
         }
@@ -447,10 +443,7 @@ impl Flow {
             return self.lose_reservation(reservation, reason.to_owned(), out);
         }
         if impossible {
-            let widest = self.too_wide.as_ref().map_or(u32::MAX, |(processors, _)| *processors);
-            if ended.processors < widest {
-                self.too_wide = Some((ended.processors, reason.to_owned()));
-            }
+            self.impossible.push((ended.wanted, reason.to_owned()));
             return;
         }
         self.refusals += 1;
@@ -553,27 +546,7 @@ impl Flow {
         if self.settings.reserves && !self.is_planning && !self.table.is_stopped() {
             self.check_plan(now, out);
         }
-        if let Some((width, reason)) = self.too_wide.clone() {
-            let wide = |task: &usize| {
-                self.table.steps()[*task].processors >= width && !self.jobs.contains(task)
-            };
-            let fits_a_pilot = |task: &usize| {
-                let needed = self.table.steps()[*task].processors;
-                self.pilots.coming(needed, None) > 0
-                    || self.pilots.iter().any(|(_, pilot)| {
-                        pilot.node.as_ref().is_some_and(|node| node.processors >= needed)
-                    })
-            };
-            let rejected: Vec<usize> =
-                self.table.ready().filter(wide).filter(|task| !fits_a_pilot(task)).collect();
-            for task in rejected {
-                self.table.reject(task, reason.clone());
-                let processors = self.table.steps()[task].processors;
-                let placed = PlacedTask { task, attempt: 0, processors };
-                let (reason, usage) = (reason.clone(), TaskUsage::default());
-                out.push(FlowAction::Failed { placed, reason, usage, again: false });
-            }
-        }
+        self.reject_impossible(out);
         self.start_tasks(now, out);
         self.submit_pilots(now, out);
         self.finish_pilots(now, out);
@@ -584,6 +557,54 @@ impl Flow {
             }
             out.push(FlowAction::Over { reason: self.abort.clone() });
         }
+    }
+
+    /// Fails ready tasks that no node of the grid can run.
+    fn reject_impossible(&mut self, out: &mut Vec<FlowAction>) {
+        if self.impossible.is_empty() {
+            return;
+        }
+        let has_node = |task: usize| {
+            let wanted = self.wanted(task);
+            self.pilots.coming(&wanted) > 0 || self.pilots.choose(&wanted, |_| Some(0)).is_some()
+        };
+        let rejected: Vec<(usize, String)> = self
+            .table
+            .ready()
+            .filter_map(|task| Some((task, self.impossibility(task)?.to_owned())))
+            .filter(|(task, _)| !has_node(*task))
+            .collect();
+        for (task, reason) in rejected {
+            let reason = format!("cannot run: {reason}");
+            self.table.reject(task, reason.clone());
+            let (placed, usage) = (self.placed(task, 0), TaskUsage::default());
+            out.push(FlowAction::Failed { placed, reason, usage, again: false });
+        }
+    }
+
+    /// Why no node of the grid can run a task, if so.
+    fn impossibility(&self, task: usize) -> Option<&str> {
+        if self.jobs.contains(&task) {
+            return None;
+        }
+        let wanted = self.wanted(task);
+        let covers = |(refused, _): &&(WantedNode, String)| wanted.is_at_least(refused);
+        self.impossible.iter().find(covers).map(|(_, reason)| reason.as_str())
+    }
+
+    /// The requirements of a task's node.
+    fn wanted(&self, task: usize) -> WantedNode {
+        let step = &self.table.steps()[task];
+        let processors = step.processors.max(1);
+        let memory = self.table.limits(task).memory_bytes.unwrap_or(0);
+        let (cluster, reservation) = self.planned_place(task);
+        let memory_bytes = memory.div_ceil(u64::from(processors));
+        WantedNode { processors, memory_bytes, gpus: step.gpus, cluster, reservation }
+    }
+
+    fn placed(&self, task: usize, attempt: u32) -> PlacedTask {
+        let Step { processors, gpus, .. } = self.table.steps()[task];
+        PlacedTask { task, attempt, processors, gpus }
     }
 
     /// Whether a task may start.
@@ -612,8 +633,8 @@ impl Flow {
 
     /// Starts ready tasks for which there is room. Returns whether further ones may start.
     fn start_chunk(&mut self, now: Time, out: &mut Vec<FlowAction>) -> bool {
-        // The least processors for which no pilot has room.
-        let mut full: Option<u32> = None;
+        // Requirements for which no pilot has room.
+        let mut full: Option<WantedNode> = None;
         let mut jobs = self.attempts.values().filter(|it| it.place == AttemptPlace::Job).count();
         let ready: Vec<usize> = self.table.ready().take(CONSIDERED).collect();
         let mut started = 0;
@@ -621,7 +642,6 @@ impl Flow {
             if !self.is_planned(task) {
                 continue;
             }
-            let processors = self.table.steps()[task].processors;
             if self.jobs.contains(&task) {
                 if jobs < JOBS_MAX && now >= self.pause_until {
                     jobs += 1;
@@ -630,23 +650,25 @@ impl Flow {
                 }
                 continue;
             }
-            if full.is_some_and(|width| processors >= width) {
+            let wanted = self.wanted(task);
+            if full.as_ref().is_some_and(|full| wanted.is_at_least(full)) {
                 continue;
             }
             let cost = |cluster: &ClusterId| self.missing_bytes(task, cluster);
-            match self.pilots.choose(processors, cost) {
+            match self.pilots.choose(&wanted, cost) {
                 Some(pilot) => {
                     started += 1;
                     self.start_on(task, pilot, now, out);
                 }
-                // Without room in any cluster, no other task fits either.
-                None if self.pilots.choose(processors, |_| Some(0)).is_none() => {
-                    full = Some(processors);
+                // Without room in any cluster, no such task fits.
+                None if self.pilots.choose(&wanted, |_| Some(0)).is_none() => {
+                    let is_least = wanted.processors == 1 && wanted.memory_bytes == 0;
+                    full = Some(wanted);
+                    if is_least && self.jobs.is_empty() {
+                        return false;
+                    }
                 }
                 None => {}
-            }
-            if full == Some(1) && self.jobs.is_empty() {
-                return false;
             }
         }
         started == ready.len() && started > 0
@@ -657,8 +679,7 @@ impl Flow {
         let attempt = self.table.begin(task);
         self.next_number += 1;
         let number = self.next_number;
-        let processors = self.table.steps()[task].processors;
-        let placed = PlacedTask { task, attempt, processors };
+        let placed = self.placed(task, attempt);
         self.pilots.place(pilot, number, placed);
         let cluster = node.cluster;
         let lacks: Vec<(usize, Vec<ClusterId>)> = self.files[task]
@@ -682,8 +703,7 @@ impl Flow {
         let attempt = self.table.begin(task);
         self.next_number += 1;
         let number = self.next_number;
-        let processors = self.table.steps()[task].processors;
-        let placed = PlacedTask { task, attempt, processors };
+        let placed = self.placed(task, attempt);
         let (cluster, reservation) = self.planned_place(task);
         let at = cluster.clone();
         let place = AttemptPlace::Job;
@@ -702,33 +722,29 @@ impl Flow {
             return;
         }
         // What comes is used by the first tasks that fit.
-        let mut coming: BTreeMap<(u32, Option<ClusterId>), i64> = BTreeMap::new();
+        let mut coming: BTreeMap<WantedNode, i64> = BTreeMap::new();
         let ready: Vec<usize> = self.table.ready().take(CONSIDERED).collect();
         for task in ready {
             if submitted >= SUBMITTED_MAX || count >= self.settings.pilots_max {
                 return;
             }
-            if self.jobs.contains(&task) || !self.is_planned(task) {
+            let is_own = !self.jobs.contains(&task) && self.is_planned(task);
+            if !is_own || self.impossibility(task).is_some() {
                 continue;
             }
-            let processors = self.table.steps()[task].processors;
-            if self.too_wide.as_ref().is_some_and(|(width, _)| processors >= *width) {
+            let wanted = self.wanted(task);
+            // A reservation does not matter for what comes.
+            let key = WantedNode { reservation: None, ..wanted.clone() };
+            let processors = i64::from(wanted.processors);
+            let left = coming.entry(key).or_insert_with(|| self.pilots.coming(&wanted));
+            if *left >= processors {
+                *left -= processors;
                 continue;
             }
-            let (cluster, reservation) = self.planned_place(task);
-            let key = (processors, cluster.clone());
-            let left = coming
-                .entry(key)
-                .or_insert_with(|| self.pilots.coming(processors, cluster.as_ref()));
-            if *left >= i64::from(processors) {
-                *left -= i64::from(processors);
-                continue;
-            }
-            let wanted = WantedNode { processors, cluster: cluster.clone(), reservation };
-            let pilot = self.pilots.add(wanted, now);
+            let pilot = self.pilots.add(wanted.clone(), now);
             submitted += 1;
             count += 1;
-            out.push(FlowAction::SubmitPilot { pilot, processors, cluster, reservation });
+            out.push(FlowAction::SubmitPilot { pilot, wanted });
         }
     }
 
@@ -784,7 +800,8 @@ impl Flow {
         }
         self.sum_reservations();
         self.places.retain(|_, place| place.reservation != reservation);
-        let theirs = self.pilots.iter().filter(|(_, it)| it.reservation == Some(reservation));
+        let theirs =
+            self.pilots.iter().filter(|(_, it)| it.wanted.reservation == Some(reservation));
         let theirs: Vec<PilotId> =
             theirs.filter(|(_, it)| !it.finishes).map(|(id, _)| id).collect();
         for pilot in theirs {
@@ -918,7 +935,8 @@ mod tests {
     fn step(id: usize, processors: u32, parents: Vec<usize>) -> Step {
         let limits = TaskLimits::default();
         let (takes, lasts) = (SECOND, 3 * SECOND);
-        Step { id: format!("t{id}"), processors, takes, lasts, parents, limits }
+        let (id, gpus, retries) = (format!("t{id}"), 0, None);
+        Step { id, processors, takes, lasts, parents, limits, gpus, retries }
     }
 
     fn flow(steps: Vec<Step>, reserves: bool) -> Flow {
@@ -946,7 +964,7 @@ mod tests {
 
     fn pilots(actions: &[FlowAction]) -> Vec<(PilotId, Option<ReservationId>)> {
         let pilot = |action: &FlowAction| match action {
-            FlowAction::SubmitPilot { pilot, reservation, .. } => Some((*pilot, *reservation)),
+            FlowAction::SubmitPilot { pilot, wanted } => Some((*pilot, wanted.reservation)),
             _ => None,
         };
         actions.iter().filter_map(pilot).collect()
@@ -993,7 +1011,7 @@ mod tests {
         let number = runs(&flow.handle(ready, 2))[0].0;
         let out = flow.handle(ended(number, TaskEnd::Completed), 3);
         assert!(matches!(out.last(), Some(FlowAction::Over { .. })), "{out:?}");
-        assert_eq!(flow.failures(), [(0, "no node has 4 processors".to_owned(), 1)]);
+        assert_eq!(flow.failures(), [(0, "cannot run: no node has 4 processors".to_owned(), 1)]);
     }
 
     #[test]
@@ -1060,9 +1078,9 @@ mod tests {
             'run: loop {
                 for action in std::mem::take(&mut actions) {
                     match action {
-                        FlowAction::SubmitPilot { pilot, processors, .. } => {
+                        FlowAction::SubmitPilot { pilot, wanted } => {
                             live.insert(pilot, None);
-                            prop_assert!(processors <= 3);
+                            prop_assert!(wanted.processors <= 3);
                         }
                         FlowAction::Run { pilot, number, placed, .. } => {
                             let has = live.get(&pilot).copied().flatten().unwrap_or(0);

@@ -91,6 +91,10 @@ pub struct RunArgs {
     /// task's id, name or program. sh runs a command
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "pretend")]
     pub programs: Option<PathBuf>,
+    /// Words before the command of a task with a container, such as "apptainer exec {image}". An
+    /// empty text runs commands without their containers
+    #[arg(long, value_name = "WORDS")]
+    pub containers: Option<String>,
     /// Directory with the files that no task writes
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub inputs: Option<PathBuf>,

@@ -27,6 +27,8 @@ pub struct PlacedTask {
     pub attempt: u32,
     /// Its processors.
     pub processors: u32,
+    /// Its GPUs.
+    pub gpus: u32,
 }
 
 /// The node of a pilot.
@@ -43,25 +45,36 @@ pub struct PilotNode {
 }
 
 /// The requirements of a pilot's node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WantedNode {
     /// The least processors.
     pub processors: u32,
+    /// The memory for each processor in bytes; 0: any.
+    pub memory_bytes: u64,
+    /// The GPUs.
+    pub gpus: u32,
     /// The only cluster in which it may be; any if absent.
     pub cluster: Option<ClusterId>,
     /// Its reservation, if it has one.
     pub reservation: Option<ReservationId>,
 }
 
+impl WantedNode {
+    /// Whether a node that meets these requirements meets the others.
+    pub fn is_at_least(&self, other: &Self) -> bool {
+        let cluster = other.cluster.is_none() || self.cluster == other.cluster;
+        self.processors >= other.processors
+            && self.memory_bytes >= other.memory_bytes
+            && self.gpus >= other.gpus
+            && cluster
+    }
+}
+
 /// A pilot.
 #[derive(Clone, Debug)]
 pub struct Pilot {
-    /// The least processors of its node.
-    pub processors: u32,
-    /// The only cluster in which it may be; any if absent.
-    pub wanted_in: Option<ClusterId>,
-    /// Its reservation, if it has one.
-    pub reservation: Option<ReservationId>,
+    /// The requirements of its node.
+    pub wanted: WantedNode,
     /// Its node, once it is ready.
     pub node: Option<PilotNode>,
     /// Its tasks, by the number of their attempt.
@@ -77,9 +90,21 @@ pub struct Pilot {
 }
 
 impl Pilot {
+    /// GPUs that no task has.
+    fn free_gpus(&self) -> u32 {
+        let used: u32 = self.tasks.values().map(|task| task.gpus).sum();
+        self.wanted.gpus.saturating_sub(used)
+    }
+
+    /// Whether its node has enough memory for a task with this memory for each processor, as far
+    /// as it was requested.
+    fn has_memory(&self, memory_bytes: u64) -> bool {
+        self.wanted.memory_bytes >= memory_bytes
+    }
+
     /// Processors that are free for tasks that run at once. Negative if tasks wait.
     fn free(&self) -> i64 {
-        let has = self.node.as_ref().map_or(self.processors, |node| node.processors);
+        let has = self.node.as_ref().map_or(self.wanted.processors, |node| node.processors);
         i64::from(has) - i64::from(self.used)
     }
 }
@@ -98,9 +123,7 @@ impl PilotTable {
     pub fn add(&mut self, wanted: WantedNode, now: Time) -> PilotId {
         self.next += 1;
         let pilot = Pilot {
-            processors: wanted.processors,
-            wanted_in: wanted.cluster,
-            reservation: wanted.reservation,
+            wanted,
             node: None,
             tasks: BTreeMap::new(),
             used: 0,
@@ -177,13 +200,16 @@ impl PilotTable {
     /// cluster without cost is none for the task.
     pub fn choose(
         &self,
-        processors: u32,
+        wanted: &WantedNode,
         cost: impl Fn(&ClusterId) -> Option<u64>,
     ) -> Option<PilotId> {
         let ahead = self.ahead();
         let candidates = self.pilots.iter().filter_map(|(id, pilot)| {
-            let node = pilot.node.as_ref().filter(|node| node.processors >= processors)?;
-            let free = pilot.free() - i64::from(processors);
+            let node = pilot.node.as_ref().filter(|node| node.processors >= wanted.processors)?;
+            if pilot.free_gpus() < wanted.gpus || !pilot.has_memory(wanted.memory_bytes) {
+                return None;
+            }
+            let free = pilot.free() - i64::from(wanted.processors);
             let behind = -(ahead * f64::from(node.processors)) as i64;
             if pilot.finishes || free < behind {
                 return None;
@@ -200,13 +226,17 @@ impl PilotTable {
         self.pilots.values().filter(|pilot| pilot.node.is_none()).count()
     }
 
-    /// Free processors of pilots that come, or have come, with at least so many processors.
-    pub fn coming(&self, processors: u32, cluster: Option<&ClusterId>) -> i64 {
+    /// Free processors of pilots that come, or have come, and meet the requirements.
+    pub fn coming(&self, wanted: &WantedNode) -> i64 {
+        let (processors, cluster) = (wanted.processors, wanted.cluster.as_ref());
         let fits = |pilot: &&Pilot| {
-            let has = pilot.node.as_ref().map_or(pilot.processors, |node| node.processors);
-            let at = pilot.node.as_ref().map(|node| &node.cluster).or(pilot.wanted_in.as_ref());
+            let has = pilot.node.as_ref().map_or(pilot.wanted.processors, |node| node.processors);
+            let at =
+                pilot.node.as_ref().map(|node| &node.cluster).or(pilot.wanted.cluster.as_ref());
             !pilot.finishes
                 && has >= processors
+                && pilot.wanted.gpus >= wanted.gpus
+                && pilot.has_memory(wanted.memory_bytes)
                 && (cluster.is_none() || at.is_none() || at == cluster)
         };
         self.pilots.values().filter(fits).map(|pilot| pilot.free().max(0)).sum()
@@ -242,30 +272,33 @@ mod tests {
         PilotNode { node: name.into(), cluster: cluster.into(), host: "h".to_owned(), processors }
     }
 
-    fn wanted() -> WantedNode {
-        WantedNode { processors: 1, ..WantedNode::default() }
+    fn width(processors: u32) -> WantedNode {
+        WantedNode { processors, ..WantedNode::default() }
     }
 
     fn placed(task: usize, processors: u32) -> PlacedTask {
-        PlacedTask { task, attempt: 1, processors }
+        PlacedTask { task, attempt: 1, processors, gpus: 0 }
     }
 
     #[test]
     fn the_pilot_with_most_room_is_chosen_where_data_costs_least() {
         let mut pilots = PilotTable::default();
-        let (a, b) = (pilots.add(wanted(), 0), pilots.add(wanted(), 0));
-        assert_eq!(pilots.choose(1, |_| Some(0)), None, "none is ready");
-        assert_eq!(pilots.coming(1, None), 2);
+        let (a, b) = (pilots.add(width(1), 0), pilots.add(width(1), 0));
+        assert_eq!(pilots.choose(&width(1), |_| Some(0)), None, "none is ready");
+        assert_eq!(pilots.coming(&width(1)), 2);
         pilots.set_ready(a, node("a-1", "a", 2), 5);
         pilots.set_ready(b, node("b-1", "b", 4), 5);
-        assert_eq!(pilots.choose(1, |_| Some(0)), Some(b));
-        assert_eq!(pilots.choose(3, |cluster| (cluster.as_str() == "a").then_some(0)), None);
+        assert_eq!(pilots.choose(&width(1), |_| Some(0)), Some(b));
+        assert_eq!(
+            pilots.choose(&width(3), |cluster| (cluster.as_str() == "a").then_some(0)),
+            None
+        );
         let cost = |cluster: &ClusterId| Some(u64::from(cluster.as_str() == "b"));
-        assert_eq!(pilots.choose(1, cost), Some(a));
+        assert_eq!(pilots.choose(&width(1), cost), Some(a));
         pilots.place(a, 1, placed(0, 2));
-        assert_eq!(pilots.choose(1, cost), Some(b));
+        assert_eq!(pilots.choose(&width(1), cost), Some(b));
         pilots.finish(b);
-        assert_eq!(pilots.choose(1, cost), None);
+        assert_eq!(pilots.choose(&width(1), cost), None);
         assert!(pilots.idle(10, 14).is_empty());
         assert_eq!(pilots.take(a, 1, Some(100.0), 20), Some(placed(0, 2)));
         assert_eq!((pilots.idle(10, 29), pilots.idle(10, 30)), (Vec::new(), vec![a]));
@@ -274,15 +307,15 @@ mod tests {
     #[test]
     fn short_tasks_are_sent_ahead() {
         let mut pilots = PilotTable::default();
-        let a = pilots.add(wanted(), 0);
+        let a = pilots.add(width(1), 0);
         pilots.set_ready(a, node("a-1", "a", 1), 0);
         pilots.place(a, 1, placed(0, 1));
-        assert_eq!(pilots.choose(1, |_| Some(0)), None);
+        assert_eq!(pilots.choose(&width(1), |_| Some(0)), None);
         pilots.take(a, 1, Some(0.02), 1);
         for number in 2..13 {
-            assert_eq!(pilots.choose(1, |_| Some(0)), Some(a), "{number}");
+            assert_eq!(pilots.choose(&width(1), |_| Some(0)), Some(a), "{number}");
             pilots.place(a, number, placed(0, 1));
         }
-        assert_eq!(pilots.choose(1, |_| Some(0)), None, "ten ahead of the one that runs");
+        assert_eq!(pilots.choose(&width(1), |_| Some(0)), None, "ten ahead of the one that runs");
     }
 }

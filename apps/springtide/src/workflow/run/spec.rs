@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use ring::digest::{Context, SHA256};
 use springtide_actors::policy::provisioning::from_seconds;
@@ -159,9 +161,12 @@ impl RunSpec {
             let processors = task.processors.unwrap_or(1).max(1);
             let runtime = task.runtime_s.unwrap_or(0.0) * scale;
             let lasts = runtime * args.slack + args.overhead.as_secs_f64();
+            let walltime = task.resources.walltime_s.filter(|_| !pretends);
+            let walltime = walltime.and_then(|limit| Duration::try_from_secs_f64(limit).ok());
+            let memory = args.memory.map(|size| size.bytes());
             let limits = TaskLimits {
-                time: args.time_limit,
-                memory_bytes: args.memory.map(|size| size.bytes()),
+                time: walltime.or(args.time_limit),
+                memory_bytes: task.resources.memory_bytes.filter(|_| !pretends).or(memory),
             };
             spec.has_files |= !inputs.is_empty() || !outputs.is_empty();
             spec.planned.push((lasts, processors));
@@ -172,6 +177,8 @@ impl RunSpec {
                 lasts: from_seconds(lasts).max(1),
                 parents: task.parents.clone(),
                 limits,
+                gpus: task.resources.gpus.filter(|_| !pretends).unwrap_or(0),
+                retries: task.retries,
             });
             spec.step_files.push(step_files);
             let (job, program) = match program {
@@ -183,19 +190,26 @@ impl RunSpec {
             };
             let variable =
                 |name: &str, value: String| EnvironmentVariable { name: name.to_owned(), value };
+            let mut environment = vec![
+                variable("SPRINGTIDE_WORKFLOW", read.name()),
+                variable("SPRINGTIDE_TASK", task.id.clone()),
+                variable("SPRINGTIDE_PROCESSORS", processors.to_string()),
+            ];
+            environment
+                .extend(task.environment.iter().map(|(name, value)| variable(name, value.clone())));
+            let name = |file: Option<usize>| {
+                file.filter(|_| !pretends).map(|file| workflow.files[file].name.clone())
+            };
+            let redirects = task.redirects;
             let task = PilotTask {
                 number: 0,
                 program,
-                environment: vec![
-                    variable("SPRINGTIDE_WORKFLOW", read.name()),
-                    variable("SPRINGTIDE_TASK", task.id.clone()),
-                    variable("SPRINGTIDE_PROCESSORS", processors.to_string()),
-                ],
+                environment,
                 inputs,
                 outputs,
-                stdin: None,
-                stdout: None,
-                stderr: None,
+                stdin: name(redirects.stdin),
+                stdout: name(redirects.stdout),
+                stderr: name(redirects.stderr),
                 processors,
                 memory_bytes: None,
                 time_limit: None,
@@ -226,6 +240,9 @@ impl RunSpec {
         };
         add(&of.id);
         add(&format!("{program:?} {:?}", input.args.pretend));
+        add(&format!("{:?}", of.environment));
+        let redirects = [of.redirects.stdin, of.redirects.stdout, of.redirects.stderr];
+        add(&format!("{:?}", redirects.map(|file| file.map(|file| &workflow.files[file].name))));
         for &file in &of.inputs {
             add(&workflow.files[file].name);
             match self.writers[file] {
@@ -320,7 +337,7 @@ fn program_of<'a>(input: &SpecInput<'a>, at: usize) -> Result<RunProgram<'a>, Fa
     match &task.command {
         Some(Command::Job { job, arguments }) => Ok(RunProgram::Job(job, arguments)),
         Some(Command::Program { program, arguments }) if !program.is_empty() => {
-            let (program, arguments) = (program.clone(), arguments.clone());
+            let (program, arguments) = in_container(input, task, program, arguments)?;
             Ok(RunProgram::Task(TaskProgram::Command { program, arguments }))
         }
         _ => {
@@ -334,6 +351,31 @@ fn program_of<'a>(input: &SpecInput<'a>, at: usize) -> Result<RunProgram<'a>, Fa
             )))
         }
     }
+}
+
+/// The command of a task, in its container if it has one.
+fn in_container(
+    input: &SpecInput<'_>,
+    task: &Task,
+    program: &str,
+    arguments: &[String],
+) -> Result<(String, Vec<String>), Failed> {
+    let plain = || (program.to_owned(), arguments.to_vec());
+    let Some(container) = &task.container else { return Ok(plain()) };
+    let Some(prefix) = &input.args.containers else {
+        return Err(Failed::usage(format!(
+            "{}: task {} runs in the container {}: say how with --containers, such as \
+             --containers 'apptainer exec {{image}}', or run all tasks without their containers \
+             with --containers ''",
+            input.read.file.display(),
+            shown(&task.id),
+            shown(&container.image)
+        )));
+    };
+    let mut words = prefix.split_whitespace().map(|word| word.replace("{image}", &container.image));
+    let Some(first) = words.next() else { return Ok(plain()) };
+    let all = words.chain([program.to_owned()]).chain(arguments.iter().cloned());
+    Ok((first, all.collect()))
 }
 
 /// The name of a file in clusters' directories. It is unique, plain and not too long.

@@ -35,6 +35,10 @@ pub struct Step {
     pub parents: Vec<usize>,
     /// Limits of its first attempt.
     pub limits: TaskLimits,
+    /// GPUs of its node that it needs.
+    pub gpus: u32,
+    /// The most retries, if they differ from the run's.
+    pub retries: Option<u32>,
 }
 
 /// The state of a task.
@@ -264,7 +268,7 @@ impl TaskTable {
         self.counts.active -= 1;
         let (count, max) = match kind {
             FailureKind::Interrupted => (&mut entry.interruptions, INTERRUPTIONS_MAX),
-            _ => (&mut entry.failures, rules.retries),
+            _ => (&mut entry.failures, self.steps[task].retries.unwrap_or(rules.retries)),
         };
         *count += 1;
         let again = *count <= max;
@@ -323,7 +327,8 @@ mod tests {
     fn step(id: &str, takes: Time, parents: &[usize]) -> Step {
         let limits = TaskLimits { time: Some(Duration::from_secs(10)), memory_bytes: Some(1000) };
         let (id, parents) = (id.to_owned(), parents.to_vec());
-        Step { id, processors: 1, takes, lasts: takes, parents, limits }
+        let (gpus, retries) = (0, None);
+        Step { id, processors: 1, takes, lasts: takes, parents, limits, gpus, retries }
     }
 
     fn diamond(retries: u32, fail_fast: bool) -> TaskTable {

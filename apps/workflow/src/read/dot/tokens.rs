@@ -12,6 +12,8 @@ pub enum Token {
         text: String,
         /// Whether the name is in quotes, where it is no keyword.
         quoted: bool,
+        /// Whether it is HTML, in angle brackets.
+        html: bool,
     },
     /// One of the signs `{ } [ ] = ; , :`.
     Sign(char),
@@ -24,7 +26,7 @@ pub enum Token {
 
 impl Token {
     pub fn is_word(&self, word: &str) -> bool {
-        matches!(self, Self::Id { text, quoted: false } if text.eq_ignore_ascii_case(word))
+        matches!(self, Self::Id { text, quoted: false, .. } if text.eq_ignore_ascii_case(word))
     }
 
     pub fn shown(&self) -> String {
@@ -92,8 +94,13 @@ impl<'a, 'b> Tokens<'a, 'b> {
     }
 
     pub fn id(&mut self, what: &str) -> Result<(String, usize), WorkflowProblem> {
+        self.value(what).map(|(text, _, byte)| (text, byte))
+    }
+
+    /// A text, whether it is HTML, and the byte at which it starts.
+    pub fn value(&mut self, what: &str) -> Result<(String, bool, usize), WorkflowProblem> {
         match self.next()? {
-            (Token::Id { text, .. }, byte) => Ok((text, byte)),
+            (Token::Id { text, html, .. }, byte) => Ok((text, html, byte)),
             (found, byte) => Err(self.unexpected(what, &found, byte)),
         }
     }
@@ -134,8 +141,8 @@ impl<'a, 'b> Tokens<'a, 'b> {
                 self.at += 1;
                 Token::Sign(first)
             }
-            '"' => Token::Id { text: self.quoted()?, quoted: true },
-            '<' => Token::Id { text: self.html()?, quoted: true },
+            '"' => Token::Id { text: self.quoted()?, quoted: true, html: false },
+            '<' => Token::Id { text: self.html()?, quoted: true, html: true },
             '-' if rest.starts_with("->") => {
                 self.at += 2;
                 Token::Arrow
@@ -168,7 +175,7 @@ impl<'a, 'b> Tokens<'a, 'b> {
                     ));
                 }
                 self.at += end;
-                Token::Id { text: rest[..end].to_owned(), quoted: false }
+                Token::Id { text: rest[..end].to_owned(), quoted: false, html: false }
             }
         };
         Ok((token, start))

@@ -1,0 +1,65 @@
+//! The page of the book about formats has the tables of the code.
+
+use std::fs;
+use std::path::Path;
+
+use springtide_workflow::{Field, ForeignFormat, Format, fields};
+
+/// The tables of fields, in Markdown. Fields with one meaning are in one row.
+fn tables() -> String {
+    let mut text = String::new();
+    for format in Format::ALL {
+        text.push_str(&format!("### {format}\n\n| field | use | meaning |\n| --- | --- | --- |\n"));
+        let mut rows: Vec<(Field, Vec<String>)> = Vec::new();
+        for field in fields().filter(|field| field.format == format) {
+            let path = format!("`{}`", field.path());
+            match rows.last_mut() {
+                Some((first, paths))
+                    if (first.usage, first.meaning) == (field.usage, field.meaning) =>
+                {
+                    paths.push(path);
+                }
+                _ => rows.push((field, vec![path])),
+            }
+        }
+        for (field, paths) in rows {
+            let (usage, meaning) = (field.usage.word(), field.meaning);
+            text.push_str(&format!("| {} | {usage} | {meaning} |\n", paths.join(", ")));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// The table of languages that are refused, in Markdown.
+fn languages() -> String {
+    let mut text = "| language | instead |\n| --- | --- |\n".to_owned();
+    for ForeignFormat { name, remedy, .. } in ForeignFormat::all() {
+        let remedy = remedy.replace('|', "\\|");
+        text.push_str(&format!("| {name} | {remedy} |\n"));
+    }
+    text
+}
+
+/// Replaces what is between the marks of a section.
+fn replace(page: &str, section: &str, text: &str) -> String {
+    let (start, end) = (format!("<!-- {section} -->\n"), format!("<!-- end of {section} -->"));
+    let (before, rest) = page.split_once(&start).expect("the start of the section");
+    let (_, after) = rest.split_once(&end).expect("the end of the section");
+    format!("{before}{start}\n{}\n\n{end}{after}", text.trim_end())
+}
+
+#[test]
+fn page_of_formats_has_the_tables_of_the_code() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../springtide/book/src/launch/workflow-formats.md");
+    let found = fs::read_to_string(&page).unwrap();
+    let expected = replace(&found, "languages", &languages());
+    let expected = replace(&expected, "fields", &tables());
+    if std::env::var_os("SPRINGTIDE_WRITE_BOOK").is_some() {
+        fs::write(&page, &expected).unwrap();
+        return;
+    }
+    let advice = "write it: SPRINGTIDE_WRITE_BOOK=1 cargo test -p springtide-workflow --test book";
+    assert!(found == expected, "{} differs from the code; {advice}", page.display());
+}
