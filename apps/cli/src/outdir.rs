@@ -71,6 +71,15 @@ pub fn append(path: &Path, bytes: &[u8]) -> Result<(), Failed> {
     written.map_err(|error| cannot("write", path, &error))
 }
 
+/// Opens a file to read it and to append to it. It is created if it does not exist.
+///
+/// # Errors
+/// The operating system reports an error.
+pub fn open_append(path: &Path) -> Result<File, Failed> {
+    let file = OpenOptions::new().read(true).append(true).create(true).open(path);
+    file.map_err(|error| cannot("write", path, &error))
+}
+
 /// Writes a file, completely or not at all.
 ///
 /// # Errors

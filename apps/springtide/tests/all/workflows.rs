@@ -82,7 +82,8 @@ fn malleable_jobs_release_reserved_processors_in_time_and_a_new_head_knows_reser
     assert!(!is_reserved(&up, 1));
     assert_eq!(execute(&up, &["release", "1"]).code, Some(2));
     let never = ["submit", "fib", "--kind", "rigid", "--reservation", "1"];
-    assert_eq!(job(&up, &never).code, Some(0));
+    let submitted = job(&up, &never);
+    assert_eq!(submitted.code, Some(0), "{}", submitted.err);
     let failed = job(&up, &["result", "3", "--wait", "--timeout", "1m"]);
     assert_eq!(failed.code, Some(3), "{}", failed.err);
     assert_eq!(status(&up, "1")["state"], "running");
@@ -198,8 +199,16 @@ fn a_workflow_is_run_on_reserved_slots_and_just_in_time_and_leaves_nothing() {
     assert_eq!(left(&up), [""; 0].map(PathBuf::from));
     // Stand-ins, a plan for the grid's offers, and errors of a request.
     let file = once.to_str().unwrap();
-    let pretended = execute(&up, &["workflow", "run", file, "--pretend", "0.5"]);
+    let narrow = diamonds(up.temp.path(), 1, 0.5);
+    let pretended =
+        execute(&up, &["workflow", "run", narrow.to_str().unwrap(), "--pretend", "0.5"]);
     assert_eq!(pretended.code, Some(0), "{}", pretended.err);
+    // No node has the processors of a placeholder for a job on two nodes.
+    let wide = execute(&up, &["workflow", "run", file, "--pretend", "0.5"]);
+    assert_eq!(wide.code, Some(1), "{}", wide.err);
+    assert!(wide.err.contains("task queens cannot run"), "{}", wide.err);
+    let run_dir = runs.join("sorting-once");
+    assert_eq!(run(&["workflow", "remove", run_dir.to_str().unwrap()]).code, Some(0));
     let planned = execute(&up, &["workflow", "plan", file, "--json"]);
     assert_eq!(planned.code, Some(0), "{}", planned.err);
     let late = execute(&up, &["workflow", "run", file, "--deadline", "1s"]);
@@ -287,6 +296,11 @@ fn diamonds(dir: &Path, count: usize, wait_s: f64) -> PathBuf {
         add("right", &["text"], "right", &format!("sort -rn text-{n} > right-{n}"));
         add("join", &["left", "right"], "out", &format!("cat left-{n} right-{n} > out-{n}"));
     }
+    for number in 0..count {
+        for name in ["text", "left", "right", "out"] {
+            all += &format!("[[file]]\nname = \"{name}-{number}\"\nsize = 300\n");
+        }
+    }
     let file = dir.join("diamonds.toml");
     fs::write(&file, all).unwrap();
     file
@@ -299,7 +313,7 @@ fn a_run_continues_after_kills_of_its_process_and_of_the_head() {
     let seed = seed.and_then(|seed| seed.parse().ok()).unwrap_or(1);
     println!("replay with SPRINGTIDE_SEED={seed}");
     let mut random = springtide_runtime::random::SplitMix(seed);
-    let file = diamonds(up.temp.path(), count, 0.2);
+    let file = diamonds(up.temp.path(), count, 0.5);
     let got = up.temp.path().join("got");
     let dir = up.temp.path().join("client");
     fs::create_dir_all(&dir).unwrap();
@@ -311,7 +325,7 @@ fn a_run_continues_after_kills_of_its_process_and_of_the_head() {
     };
     for kills in 0..3 {
         let client = RunningCommand::start(command(&up), &dir);
-        std::thread::sleep(std::time::Duration::from_millis(300 + random.next() % 900));
+        std::thread::sleep(std::time::Duration::from_millis(400 + random.next() % 900));
         if kills == 1 {
             up.kill_head();
             up.start_head();

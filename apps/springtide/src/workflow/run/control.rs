@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use springtide_cli::exit::{Exit, Failed, cannot};
 use springtide_cli::format::{SCHEMA, seconds};
+use springtide_cli::outdir::{create_file, make_dir};
 use springtide_runtime::work::OutputStream;
 
 use super::directory::{log_path, read_entries, read_manifest, runner};
@@ -401,9 +402,9 @@ pub fn submit(args: &SubmitArgs, programs: &Programs<'_>) -> Result<(), Failed> 
     let prepared = prepare(&args.run, programs)?;
     let dir = args.run.dir.clone().unwrap_or_else(|| default_dir(&args.run, &prepared));
     let before = read_entries(&dir).map_or(0, |entries| entries.len());
-    springtide_cli::outdir::make_dir(&dir)?;
+    make_dir(&dir)?;
     let log_path = dir.with_extension("log");
-    let log = File::create(&log_path).map_err(|error| cannot("write", &log_path, &error))?;
+    let log = create_file(&log_path)?;
     let program = std::env::current_exe()
         .map_err(|error| Failed::failure(format!("this program is not found: {error}")))?;
     let log_error = log.try_clone().map_err(|error| cannot("write", &log_path, &error))?;

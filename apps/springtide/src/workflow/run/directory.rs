@@ -9,13 +9,13 @@
 //! result.json     the result of the last process, and tasks.csv
 //! ```
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use springtide_cli::exit::{Failed, cannot};
-use springtide_cli::outdir::{make_dir, write_file};
+use springtide_cli::outdir::{append, make_dir, open_append, write_file};
 use springtide_runtime::work::OutputStream;
 
 use super::journal::{Journal, JournalEntry, read_journal};
@@ -119,13 +119,10 @@ impl RunDirectory {
         bytes: &[u8],
     ) -> Result<(), Failed> {
         let path = log_path(&self.path, task, attempt, stream);
-        let open = || OpenOptions::new().append(true).create(true).open(&path);
-        let opened = open().or_else(|_| {
-            path.parent().map_or(Ok(()), fs::create_dir_all)?;
-            open()
-        });
-        let written = opened.and_then(|mut file| file.write_all(bytes));
-        written.map_err(|error| cannot("write", &path, &error))
+        if let Some(parent) = path.parent() {
+            make_dir(parent)?;
+        }
+        append(&path, bytes)
     }
 }
 
@@ -195,8 +192,7 @@ impl RunManifest {
 /// Locks the directory for this process.
 fn lock(dir: &Path) -> Result<File, Failed> {
     let path = dir.join("run.lock");
-    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-    let mut file = open.map_err(|error| cannot("write", &path, &error))?;
+    let mut file = open_append(&path)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {

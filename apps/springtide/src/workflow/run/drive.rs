@@ -9,7 +9,7 @@ use std::time::Duration;
 use springtide_actors::client::JobUpdate;
 use springtide_actors::job::{JobEndReport, JobError, JobParams, NoteKind, coordinator_name};
 use springtide_actors::policy::Mode;
-use springtide_actors::policy::provisioning::{Time, seconds};
+use springtide_actors::policy::provisioning::seconds;
 use springtide_actors::reservation::ReservationId;
 use springtide_actors::scheduler::manager::{JobRequirements, Kind};
 use springtide_actors::scheduler::{
@@ -112,8 +112,8 @@ pub struct Drive<'a> {
     /// Jobs that the head did not know the last time.
     unknown: BTreeSet<JobId>,
     silent_since: Option<Instant>,
-    /// Starts of tasks, by attempt.
-    starts: BTreeMap<u64, (Time, Option<NodeId>)>,
+    /// The node of each task's last attempt.
+    nodes: BTreeMap<usize, NodeId>,
     talk: Talk,
 }
 
@@ -144,7 +144,7 @@ impl<'a> Drive<'a> {
             events: mpsc::unbounded_channel(),
             unknown: BTreeSet::new(),
             silent_since: None,
-            starts: BTreeMap::new(),
+            nodes: BTreeMap::new(),
             talk,
         }
     }
@@ -371,7 +371,7 @@ impl<'a> Drive<'a> {
         let node = self.flow.pilots().get(pilot).and_then(|pilot| pilot.node.clone());
         let at = now();
         let (cluster, node) = node.map(|it| (it.cluster, it.node)).unzip();
-        self.starts.insert(number, (at, node.clone()));
+        self.nodes.extend(node.clone().map(|node| (placed.task, node)));
         let task = self.spec.steps[placed.task].id.clone();
         let (at_s, attempt) = (seconds(at), placed.attempt);
         self.directory.journal.add(&JournalEntry::Started { at_s, task, attempt, cluster, node })
@@ -554,8 +554,8 @@ impl<'a> Drive<'a> {
                 let first = members.map(|(node, member)| (node, &member.cluster)).next();
                 let (node, cluster) = first.map(|(n, c)| (n.clone(), c.clone())).unzip();
                 let at = now();
-                self.starts.insert(number, (at, node.clone()));
                 if let Some(placed) = self.flow.attempt(number) {
+                    self.nodes.extend(node.clone().map(|node| (placed.task, node)));
                     let task = self.spec.steps[placed.task].id.clone();
                     let (at_s, attempt) = (seconds(at), placed.attempt);
                     let entry = JournalEntry::Started { at_s, task, attempt, cluster, node };
@@ -657,7 +657,7 @@ impl<'a> Drive<'a> {
             attempt: placed.attempt,
             start_s,
             cluster,
-            node: None,
+            node: self.nodes.get(&placed.task).cloned(),
             wall_s: usage.wall_s,
             cpu_s: usage.cpu_s,
             memory_bytes: usage.memory_bytes,
@@ -684,7 +684,7 @@ impl<'a> Drive<'a> {
             at_s,
             task: id.clone(),
             attempt: placed.attempt,
-            start_s: ran.then(|| at_s - usage.wall_s),
+            start_s: ran.then_some(at_s - usage.wall_s),
             cluster: times.cluster.clone(),
             reason: reason.to_owned(),
             again,

@@ -439,7 +439,7 @@ impl Flow {
         if ended.node.is_some() || ended.finishes {
             return;
         }
-        if let Some(reservation) = reservation.filter(|_| impossible) {
+        if let Some(reservation) = reservation.filter(|id| impossible && self.is_past(*id, now)) {
             return self.lose_reservation(reservation, reason.to_owned(), out);
         }
         if impossible {
@@ -786,6 +786,13 @@ impl Flow {
             let line = self.reserved.entry(part.cluster.clone()).or_default();
             part.bookings.iter().for_each(|b| line.give(b.processors, b.start, b.end));
         }
+    }
+
+    /// Whether a reservation has no more slots.
+    fn is_past(&self, reservation: ReservationId, now: Time) -> bool {
+        let parts = self.reservations.get(&reservation);
+        let mut bookings = parts.into_iter().flatten().flat_map(|part| &part.bookings);
+        bookings.all(|booking| booking.end <= now)
     }
 
     /// Tasks of a lost reservation are planned again. Its pilots end after their tasks.

@@ -4,13 +4,14 @@
 //! to the disk within a second. A line that a crash cut off is ignored.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_cli::exit::{Failed, cannot};
+use springtide_cli::outdir::open_append;
 use springtide_runtime::id::{ClusterId, NodeId};
 use tokio::time::Instant;
 
@@ -132,8 +133,7 @@ impl Journal {
     /// # Errors
     /// It cannot be read or written, or a line is damaged: with the line.
     pub fn open(path: &Path) -> Result<(Self, Vec<JournalEntry>), Failed> {
-        let open = OpenOptions::new().read(true).append(true).create(true).open(path);
-        let file = open.map_err(|error| cannot("write", path, &error))?;
+        let file = open_append(path)?;
         let (entries, whole) = read_entries(&file, path)?;
         // A cut-off line would join the next one.
         file.set_len(whole).map_err(|error| cannot("write", path, &error))?;

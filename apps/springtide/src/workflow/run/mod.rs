@@ -35,8 +35,9 @@ use bytes::Bytes;
 use clap::{Args, ValueHint};
 use springtide_actors::files::FileEntry;
 use springtide_actors::policy::provisioning::seconds;
-use springtide_cli::exit::{Exit, Failed, cannot};
+use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::options::time;
+use springtide_cli::outdir::write_copy;
 use springtide_cli::talk::Talk;
 use springtide_runtime::config::{GridConfig, Size};
 use springtide_runtime::random::SplitMix;
@@ -383,9 +384,6 @@ async fn run_attached(
              [[cluster]] tables to a directory that their nodes share",
         )));
     }
-    if let Some(dir) = &args.fetch {
-        check_targets(dir, prepared, &spec.results)?;
-    }
     let rules = FailureRules { retries: args.retries, fail_fast: args.fail_fast };
     let table = TaskTable::new(spec.steps.clone(), prepared.read.workflow.order(), rules);
     let jobs = spec.tasks.iter().enumerate().filter(|(_, task)| task.job.is_some());
@@ -402,6 +400,13 @@ async fn run_attached(
     let restored =
         restore::restore(&mut flow, &spec, order, &completed, (&staging, &prefix), prepared);
     let restored = restored.await?;
+    if let Some(dir) = &args.fetch {
+        // A process may have been killed after it copied a result, and before it recorded that.
+        for name in restore::copied_results(dir, &spec, prepared, &staging).await? {
+            prepared.fetched.insert(name);
+        }
+        check_targets(dir, prepared, &spec.results)?;
+    }
     restore::restore_attempts(&mut flow, &spec, &entries);
     let entry = JournalEntry::Begun {
         at_s: seconds(begun),
@@ -465,7 +470,7 @@ async fn run_attached(
     let printed = report::print(&ended, args.json, args.out.as_deref());
     for (name, text) in [("result.json", object), ("tasks.csv", csv)] {
         let path = dir.join(name);
-        std::fs::write(&path, text).map_err(|error| cannot("write", &path, &error))?;
+        write_copy(&path, text.as_bytes())?;
     }
     let error = ran.as_ref().err().map(|failed| failed.message.clone());
     drop(drive);

@@ -192,7 +192,7 @@ impl Reserver {
         let at = now();
         let entry = JournalEntry::Reserved {
             at_s: seconds(at),
-            reservation: one.id.0.into(),
+            reservation: one.id.0,
             reason: reason.to_owned(),
             tasks: tasks.len(),
             makespan_s,

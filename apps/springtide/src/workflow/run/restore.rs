@@ -16,7 +16,8 @@ use super::Prepared;
 use super::flow::{Flow, TaskTimes};
 use super::journal::{Journal, JournalEntry, completed_tasks};
 use super::spec::RunSpec;
-use super::staging::Staging;
+use super::staging::{Staging, path_below};
+use crate::operations::inputs::summed;
 
 /// Results that several runs share.
 pub struct SharedCache {
@@ -108,6 +109,28 @@ pub async fn restore(
         restored += 1;
     }
     Ok(restored)
+}
+
+/// Results in a directory that are equal to those in the clusters.
+///
+/// # Errors
+/// A file cannot be read.
+pub async fn copied_results(
+    dir: &Path,
+    spec: &RunSpec,
+    prepared: &Prepared,
+    staging: &Staging,
+) -> Result<Vec<String>, Failed> {
+    let mut copied = Vec::new();
+    for &file in &spec.results {
+        let name = &prepared.read.workflow.files[file].name;
+        let path = path_below(dir, name);
+        let Some(entry) = staging.known_entry(&spec.stored[file]) else { continue };
+        if path.is_file() && summed(&path, name).await?.sum == entry.sum {
+            copied.push(name.clone());
+        }
+    }
+    Ok(copied)
 }
 
 /// The tasks that must run: those that are not done, and those that wrote a missing file which a

@@ -87,6 +87,11 @@ impl Staging {
         self.entries.borrow_mut().insert(entry.name.clone(), entry);
     }
 
+    /// The entry of a file, if it is known without a question.
+    pub fn known_entry(&self, name: &str) -> Option<FileEntry> {
+        self.entries.borrow().get(name).cloned()
+    }
+
     /// The entry of a file that one of these clusters has.
     ///
     /// # Errors
