@@ -9,8 +9,8 @@ use crate::format::Format;
 
 /// A field of a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
-    /// The format.
+pub struct FormatField {
+    /// The format that has the field.
     pub format: Format,
     /// The place of the field, such as `job`; empty for the outermost level. Elements of XML are
     /// in places that end with `/`, and attributes are in the others.
@@ -23,7 +23,7 @@ pub struct Field {
     pub meaning: &'static str,
 }
 
-impl Field {
+impl FormatField {
     /// The place and the name in one text, such as `job/uses`.
     pub fn path(&self) -> String {
         path(self.place, self.name)
@@ -61,20 +61,26 @@ impl FieldUsage {
 }
 
 /// The fields of all formats, in the order of [`Format::ALL`].
-pub fn fields() -> impl Iterator<Item = Field> {
+pub fn fields() -> impl Iterator<Item = FormatField> {
     Format::ALL.into_iter().flat_map(|format| {
         entries(format).iter().flat_map(move |(place, usage, meaning, names)| {
-            names.iter().map(move |name| Field { format, place, name, usage: *usage, meaning })
+            names.iter().map(move |name| FormatField {
+                format,
+                place,
+                name,
+                usage: *usage,
+                meaning,
+            })
         })
     })
 }
 
 /// The entry of a field: by its own name, or by that of all names of its namespace or place.
-pub(crate) fn find(format: Format, place: &'static str, name: &str) -> Option<Field> {
+pub(crate) fn find(format: Format, place: &'static str, name: &str) -> Option<FormatField> {
     type Key = (Format, &'static str);
-    static TABLE: OnceLock<BTreeMap<Key, BTreeMap<&'static str, Field>>> = OnceLock::new();
+    static TABLE: OnceLock<BTreeMap<Key, BTreeMap<&'static str, FormatField>>> = OnceLock::new();
     let table = TABLE.get_or_init(|| {
-        let mut table = BTreeMap::<Key, BTreeMap<&'static str, Field>>::new();
+        let mut table = BTreeMap::<Key, BTreeMap<&'static str, FormatField>>::new();
         for field in fields() {
             table.entry((field.format, field.place)).or_default().insert(field.name, field);
         }
@@ -530,7 +536,7 @@ const OWN: &[Entry] = &[
 /// The names of the fields of a place that the readers use.
 #[cfg(test)]
 pub(crate) fn used(format: Format, place: &str) -> Vec<&'static str> {
-    let used = |field: &Field| {
+    let used = |field: &FormatField| {
         field.format == format && field.place == place && field.usage == FieldUsage::Used
     };
     let mut names: Vec<_> = fields().filter(used).map(|field| field.name).collect();
@@ -546,7 +552,7 @@ mod tests {
     fn every_field_has_one_entry() {
         let mut seen = std::collections::BTreeSet::new();
         for field in fields() {
-            let Field { format, place, name, meaning, .. } = field;
+            let FormatField { format, place, name, meaning, .. } = field;
             assert!(seen.insert((format, place, name)), "{field:?}");
             assert!(!meaning.is_empty() && !meaning.contains('|'), "{field:?}");
             assert_eq!(find(format, place, name), Some(field));
@@ -561,7 +567,7 @@ mod tests {
             let name = field.name;
             let is_named = match field.format {
                 Format::Dax if name == "env.*" => dax.contains("\"env.\""),
-                // The texts of an argument are files, whatever the element is.
+                // All elements in an argument are names of files.
                 Format::Dax if field.place == "argument/" => true,
                 Format::Dax => dax.contains(&format!("\"{name}\"")),
                 Format::WfFormat => {

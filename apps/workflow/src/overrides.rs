@@ -314,8 +314,7 @@ mod tests {
             ),
             (
                 b"name,runtime\n",
-                "t.csv:1:1: the first line must be name,runtime_s,processors,memory_mb,gpus,walltime_s, \
-                 found \"runtime\"",
+                "t.csv:1:1: the first line must be name,runtime_s,processors,memory_mb,gpus",
             ),
             (b"name,name\n", "t.csv:1:1: the first line"),
             (b"runtime_s\n1\n", "t.csv:1:1: there is no column name"),
