@@ -75,7 +75,7 @@ pub fn fields() -> impl Iterator<Item = FormatField> {
     })
 }
 
-/// The entry of a field: by its own name, or by that of all names of its namespace or place.
+/// The entry of a field: by its own name, or that of its namespace, of extensions or of all names.
 pub(crate) fn find(format: Format, place: &'static str, name: &str) -> Option<FormatField> {
     type Key = (Format, &'static str);
     static TABLE: OnceLock<BTreeMap<Key, BTreeMap<&'static str, FormatField>>> = OnceLock::new();
@@ -88,7 +88,9 @@ pub(crate) fn find(format: Format, place: &'static str, name: &str) -> Option<Fo
     });
     let names = table.get(&(format, place))?;
     let namespace = || names.get(format!("{}.*", name.split_once('.')?.0).as_str());
-    names.get(name).or_else(namespace).or_else(|| names.get("*")).copied()
+    let extension = || name.starts_with("x-").then(|| names.get("x-*")).flatten();
+    let others = || namespace().or_else(extension).or_else(|| names.get("*"));
+    names.get(name).or_else(others).copied()
 }
 
 /// The place, the use, the meaning and the names of fields.
@@ -318,7 +320,7 @@ const PEGASUS: &[Entry] = with_profiles![
     ("", Used, "tasks and edges", &["jobs", "jobDependencies"]),
     ("", Used, "programs and containers", &["transformationCatalog"]),
     ("", Used, "profiles of all jobs", &["profiles"]),
-    ("", Descriptive, "versions and texts", &["pegasus", "x-pegasus", "version", "metadata"]),
+    ("", Descriptive, "versions and texts", &["pegasus", "x-*", "version", "metadata"]),
     ("", Noted, "places of files; give a run --inputs", &["replicaCatalog"]),
     ("", Noted, "sites of Pegasus; the grid's config has those of a run", &["siteCatalog"]),
     ("", Noted, "notifications; nothing is called", &["hooks"]),
@@ -346,10 +348,10 @@ const PEGASUS: &[Entry] = with_profiles![
     ("uses", Noted, "a task must write each of its outputs", &["optional"]),
     ("dependency", Used, "edges", &["id", "children"]),
     ("catalog", Used, "programs and containers", &["transformations", "containers"]),
-    ("catalog", Descriptive, "versions", &["pegasus", "x-pegasus"]),
+    ("catalog", Descriptive, "versions", &["pegasus", "x-*"]),
     ("transformation", Used, "the program", &["name", "namespace", "version"]),
     ("transformation", Used, "its first site, and profiles", &["sites", "profiles"]),
-    ("transformation", Descriptive, "texts about it", &["metadata"]),
+    ("transformation", Descriptive, "texts about it", &["metadata", "x-*"]),
     ("transformation", Noted, "files that it needs; list them as inputs", &["requires"]),
     ("transformation", Noted, "notifications; nothing is called", &["hooks"]),
     ("site", Used, "the path of the program, unless it is a remote URL", &["pfn"]),
@@ -359,13 +361,13 @@ const PEGASUS: &[Entry] = with_profiles![
         "site",
         Descriptive,
         "the system of a site",
-        &["name", "type", "arch", "os.type", "os.release", "os.version", "glibc", "bypass"],
+        &["name", "type", "arch", "os.type", "os.release", "os.version", "glibc", "bypass", "x-*"],
     ),
     ("container", Used, "the image", &["name", "image"]),
     ("container", Used, "docker, singularity or shifter", &["type"]),
     ("container", Used, "see profile", &["profiles"]),
     ("container", Descriptive, "how Pegasus moves it", &["image.site", "imageSite", "bypass"]),
-    ("container", Descriptive, "texts about it", &["metadata", "checksum"]),
+    ("container", Descriptive, "texts about it", &["metadata", "checksum", "x-*"]),
     ("container", Noted, "a task sees its own directory", &["mounts", "mount"]),
 ];
 
@@ -596,6 +598,8 @@ mod tests {
         assert_eq!(usage("env.PATH"), Some(Used));
         assert_eq!(usage("condor.+MaxIdle"), Some(Noted));
         assert_eq!(usage("selector.execution.site"), Some(Descriptive));
+        let extension = find(Format::Pegasus, "site", "x-mine").map(|field| field.usage);
+        assert_eq!(extension, Some(Descriptive));
         assert_eq!(find(Format::Dax, "job", "colour"), None);
         assert_eq!(find(Format::Dax, "nowhere", "id"), None);
     }

@@ -125,7 +125,7 @@ impl Overrides {
                 .transpose()
                 .map_err(wrong_value)?;
             let walltime_s = field(5)
-                .map(|text| Scalar::text(text).seconds())
+                .map(|text| Scalar::text(text).time("walltime", "seconds"))
                 .transpose()
                 .map_err(wrong_value)?;
             if walltime_s.is_some_and(|walltime| walltime <= 0.0) {

@@ -122,6 +122,15 @@ fn arguments_of_yaml_keep_their_spelling() {
     );
     let error = parse("w.yml", &yaml_job("arguments: [-x, 'it''s']")).unwrap_err();
     assert!(error.starts_with("w.yml:4:43: the arguments have a '"), "{error}");
+    // A mapping may be merged from another one, and has each key once.
+    let merged = "x-all: &all {name: x, arguments: [010]}\njobs:\n- {id: a, <<: *all}\n- {<<: *all, \
+                  id: b, name: y}\n";
+    let workflow = read("w.yml", merged);
+    let described = |task| (program(task), arguments(task));
+    let tasks: Vec<_> = workflow.tasks.iter().map(described).collect();
+    assert_eq!(tasks, [("x", vec!["010"]), ("y", vec!["010"])]);
+    let error = parse("w.yml", &yaml_job("id: b")).unwrap_err();
+    assert!(error.starts_with("w.yml:4:"), "{error}");
     // Names and ids keep it too.
     let text = "pegasus: '5.0'\nname: 010\njobs:\n- {id: 007, name: on, uses: [{lfn: 1e3, type: \
                 output, size: 1}]}\njobDependencies: [{id: 007}]\n";
@@ -202,7 +211,7 @@ fn profiles_are_resources() {
     for (value, says) in [
         ("gpus: -1", "w.yml:4:58: a task's GPUs must be a whole number from 0 to 4294967295"),
         ("memory: much", "w.yml:4:60: a memory must be in MiB, or with a unit as \"2 GB\""),
-        ("maxwalltime: long", "w.yml:4:65: a runtime must be a number of seconds"),
+        ("maxwalltime: long", "w.yml:4:65: a walltime must be a number of minutes"),
     ] {
         let error = parse("w.yml", &yaml_job(&format!("profiles: {{pegasus: {{{value}}}}}")));
         assert!(error.as_ref().unwrap_err().starts_with(says), "{error:?}");
