@@ -123,8 +123,8 @@ fn arguments_of_yaml_keep_their_spelling() {
     let error = parse("w.yml", &yaml_job("arguments: [-x, 'it''s']")).unwrap_err();
     assert!(error.starts_with("w.yml:4:43: the arguments have a '"), "{error}");
     // A mapping may be merged from another one, and has each key once.
-    let merged = "x-all: &all {name: x, arguments: [010]}\njobs:\n- {id: a, <<: *all}\n- {<<: *all, \
-                  id: b, name: y}\n";
+    let merged = "x-all: &all {name: x, arguments: [010]}\njobs:\n- {id: a, <<: *all}\n\
+                  - {<<: *all, id: b, name: y}\n";
     let workflow = read("w.yml", merged);
     let described = |task| (program(task), arguments(task));
     let tasks: Vec<_> = workflow.tasks.iter().map(described).collect();
