@@ -2,6 +2,9 @@
 //!
 //! White space separates arguments. Single and double quotes both keep what they enclose as it is,
 //! backslashes included. Outside of quotes a backslash keeps the next character.
+//!
+//! Pegasus refuses a line in which a quote has no end by these rules. Such a line is split as a
+//! shell does, where `\"` in double quotes is a quote.
 
 /// A command line that cannot be split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +31,11 @@ impl Unsplittable {
 
 /// Splits a command line into arguments.
 pub(crate) fn split(line: &str) -> Result<Vec<String>, Unsplittable> {
+    split_with(line, false).or_else(|mistake| split_with(line, true).map_err(|_| mistake))
+}
+
+/// Splits a command line, with or without escapes in double quotes.
+fn split_with(line: &str, escapes_in_quotes: bool) -> Result<Vec<String>, Unsplittable> {
     let mut arguments = Vec::new();
     let mut argument: Option<String> = None;
     let mut chars = line.chars();
@@ -37,6 +45,22 @@ pub(crate) fn split(line: &str) -> Result<Vec<String>, Unsplittable> {
             '\\' => {
                 let next = chars.next().ok_or(Unsplittable::Backslash)?;
                 argument.get_or_insert_default().push(next);
+            }
+            '"' if escapes_in_quotes => {
+                let argument = argument.get_or_insert_default();
+                loop {
+                    match chars.next().ok_or(Unsplittable::Quote('"'))? {
+                        '"' => break,
+                        '\\' => {
+                            let next = chars.next().ok_or(Unsplittable::Quote('"'))?;
+                            if !matches!(next, '"' | '\\') {
+                                argument.push('\\');
+                            }
+                            argument.push(next);
+                        }
+                        other => argument.push(other),
+                    }
+                }
             }
             quote @ ('\'' | '"') => {
                 let rest = chars.as_str();
@@ -76,6 +100,9 @@ mod tests {
         ] {
             assert_eq!(split(line).unwrap(), arguments, "{line}");
         }
+        // Pegasus keeps a backslash in quotes. It refuses the second line.
+        assert_eq!(split(r#""a\\" b"#).unwrap(), [r"a\\", "b"]);
+        assert_eq!(split(r#"-o "{\"f g\":9, \n \\}""#).unwrap(), ["-o", r#"{"f g":9, \n \}"#]);
         assert_eq!(split("a 'b"), Err(Unsplittable::Quote('\'')));
         assert_eq!(split("a \"b'"), Err(Unsplittable::Quote('"')));
         assert_eq!(split("a\\"), Err(Unsplittable::Backslash));

@@ -7,7 +7,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use crate::error::{Cause, WorkflowProblem};
-use crate::fields::{self, Field, FieldUsage};
+use crate::fields::{self, FieldUsage, FormatField};
 use crate::format::Format;
 use crate::model::{self, Command, File, Occurrences, Position, Task, Workflow, WorkflowWarning};
 use crate::overrides::{Override, Overrides};
@@ -151,7 +151,7 @@ impl Draft {
     ) {
         let full = || fields::path(place, name);
         let warning = match fields::find(format, place, name) {
-            Some(Field { usage: FieldUsage::Noted, meaning, .. }) => {
+            Some(FormatField { usage: FieldUsage::Noted, meaning, .. }) => {
                 WorkflowWarning::FieldWithoutEffect { format, field: full(), meaning }
             }
             Some(_) => return,

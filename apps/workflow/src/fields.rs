@@ -9,8 +9,8 @@ use crate::format::Format;
 
 /// A field of a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
-    /// The format.
+pub struct FormatField {
+    /// The format that has the field.
     pub format: Format,
     /// The place of the field, such as `job`; empty for the outermost level. Elements of XML are
     /// in places that end with `/`, and attributes are in the others.
@@ -23,7 +23,7 @@ pub struct Field {
     pub meaning: &'static str,
 }
 
-impl Field {
+impl FormatField {
     /// The place and the name in one text, such as `job/uses`.
     pub fn path(&self) -> String {
         path(self.place, self.name)
@@ -61,20 +61,26 @@ impl FieldUsage {
 }
 
 /// The fields of all formats, in the order of [`Format::ALL`].
-pub fn fields() -> impl Iterator<Item = Field> {
+pub fn fields() -> impl Iterator<Item = FormatField> {
     Format::ALL.into_iter().flat_map(|format| {
         entries(format).iter().flat_map(move |(place, usage, meaning, names)| {
-            names.iter().map(move |name| Field { format, place, name, usage: *usage, meaning })
+            names.iter().map(move |name| FormatField {
+                format,
+                place,
+                name,
+                usage: *usage,
+                meaning,
+            })
         })
     })
 }
 
-/// The entry of a field: by its own name, or by that of all names of its namespace or place.
-pub(crate) fn find(format: Format, place: &'static str, name: &str) -> Option<Field> {
+/// The entry of a field: by its own name, or that of its namespace, of extensions or of all names.
+pub(crate) fn find(format: Format, place: &'static str, name: &str) -> Option<FormatField> {
     type Key = (Format, &'static str);
-    static TABLE: OnceLock<BTreeMap<Key, BTreeMap<&'static str, Field>>> = OnceLock::new();
+    static TABLE: OnceLock<BTreeMap<Key, BTreeMap<&'static str, FormatField>>> = OnceLock::new();
     let table = TABLE.get_or_init(|| {
-        let mut table = BTreeMap::<Key, BTreeMap<&'static str, Field>>::new();
+        let mut table = BTreeMap::<Key, BTreeMap<&'static str, FormatField>>::new();
         for field in fields() {
             table.entry((field.format, field.place)).or_default().insert(field.name, field);
         }
@@ -82,7 +88,9 @@ pub(crate) fn find(format: Format, place: &'static str, name: &str) -> Option<Fi
     });
     let names = table.get(&(format, place))?;
     let namespace = || names.get(format!("{}.*", name.split_once('.')?.0).as_str());
-    names.get(name).or_else(namespace).or_else(|| names.get("*")).copied()
+    let extension = || name.starts_with("x-").then(|| names.get("x-*")).flatten();
+    let others = || namespace().or_else(extension).or_else(|| names.get("*"));
+    names.get(name).or_else(others).copied()
 }
 
 /// The place, the use, the meaning and the names of fields.
@@ -312,7 +320,7 @@ const PEGASUS: &[Entry] = with_profiles![
     ("", Used, "tasks and edges", &["jobs", "jobDependencies"]),
     ("", Used, "programs and containers", &["transformationCatalog"]),
     ("", Used, "profiles of all jobs", &["profiles"]),
-    ("", Descriptive, "versions and texts", &["pegasus", "x-pegasus", "version", "metadata"]),
+    ("", Descriptive, "versions and texts", &["pegasus", "x-*", "version", "metadata"]),
     ("", Noted, "places of files; give a run --inputs", &["replicaCatalog"]),
     ("", Noted, "sites of Pegasus; the grid's config has those of a run", &["siteCatalog"]),
     ("", Noted, "notifications; nothing is called", &["hooks"]),
@@ -340,10 +348,10 @@ const PEGASUS: &[Entry] = with_profiles![
     ("uses", Noted, "a task must write each of its outputs", &["optional"]),
     ("dependency", Used, "edges", &["id", "children"]),
     ("catalog", Used, "programs and containers", &["transformations", "containers"]),
-    ("catalog", Descriptive, "versions", &["pegasus", "x-pegasus"]),
+    ("catalog", Descriptive, "versions", &["pegasus", "x-*"]),
     ("transformation", Used, "the program", &["name", "namespace", "version"]),
     ("transformation", Used, "its first site, and profiles", &["sites", "profiles"]),
-    ("transformation", Descriptive, "texts about it", &["metadata"]),
+    ("transformation", Descriptive, "texts about it", &["metadata", "x-*"]),
     ("transformation", Noted, "files that it needs; list them as inputs", &["requires"]),
     ("transformation", Noted, "notifications; nothing is called", &["hooks"]),
     ("site", Used, "the path of the program, unless it is a remote URL", &["pfn"]),
@@ -353,13 +361,13 @@ const PEGASUS: &[Entry] = with_profiles![
         "site",
         Descriptive,
         "the system of a site",
-        &["name", "type", "arch", "os.type", "os.release", "os.version", "glibc", "bypass"],
+        &["name", "type", "arch", "os.type", "os.release", "os.version", "glibc", "bypass", "x-*"],
     ),
     ("container", Used, "the image", &["name", "image"]),
     ("container", Used, "docker, singularity or shifter", &["type"]),
     ("container", Used, "see profile", &["profiles"]),
     ("container", Descriptive, "how Pegasus moves it", &["image.site", "imageSite", "bypass"]),
-    ("container", Descriptive, "texts about it", &["metadata", "checksum"]),
+    ("container", Descriptive, "texts about it", &["metadata", "checksum", "x-*"]),
     ("container", Noted, "a task sees its own directory", &["mounts", "mount"]),
 ];
 
@@ -530,7 +538,7 @@ const OWN: &[Entry] = &[
 /// The names of the fields of a place that the readers use.
 #[cfg(test)]
 pub(crate) fn used(format: Format, place: &str) -> Vec<&'static str> {
-    let used = |field: &Field| {
+    let used = |field: &FormatField| {
         field.format == format && field.place == place && field.usage == FieldUsage::Used
     };
     let mut names: Vec<_> = fields().filter(used).map(|field| field.name).collect();
@@ -546,7 +554,7 @@ mod tests {
     fn every_field_has_one_entry() {
         let mut seen = std::collections::BTreeSet::new();
         for field in fields() {
-            let Field { format, place, name, meaning, .. } = field;
+            let FormatField { format, place, name, meaning, .. } = field;
             assert!(seen.insert((format, place, name)), "{field:?}");
             assert!(!meaning.is_empty() && !meaning.contains('|'), "{field:?}");
             assert_eq!(find(format, place, name), Some(field));
@@ -561,7 +569,7 @@ mod tests {
             let name = field.name;
             let is_named = match field.format {
                 Format::Dax if name == "env.*" => dax.contains("\"env.\""),
-                // The texts of an argument are files, whatever the element is.
+                // All elements in an argument are names of files.
                 Format::Dax if field.place == "argument/" => true,
                 Format::Dax => dax.contains(&format!("\"{name}\"")),
                 Format::WfFormat => {
@@ -590,6 +598,8 @@ mod tests {
         assert_eq!(usage("env.PATH"), Some(Used));
         assert_eq!(usage("condor.+MaxIdle"), Some(Noted));
         assert_eq!(usage("selector.execution.site"), Some(Descriptive));
+        let extension = find(Format::Pegasus, "site", "x-mine").map(|field| field.usage);
+        assert_eq!(extension, Some(Descriptive));
         assert_eq!(find(Format::Dax, "job", "colour"), None);
         assert_eq!(find(Format::Dax, "nowhere", "id"), None);
     }

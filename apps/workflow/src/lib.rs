@@ -15,7 +15,7 @@ mod text;
 mod values;
 
 pub use error::{Cause, ReadError, TextPosition};
-pub use fields::{Field, FieldUsage, fields};
+pub use fields::{FieldUsage, FormatField, fields};
 pub use foreign::ForeignFormat;
 pub use format::Format;
 pub use model::{

@@ -113,7 +113,7 @@ pub enum ContainerEngine {
 }
 
 impl ContainerEngine {
-    /// All programs.
+    /// All programs that files can name.
     pub const ALL: [Self; 3] = [Self::Docker, Self::Singularity, Self::Shifter];
 
     /// The word for the program in files.
@@ -265,8 +265,8 @@ impl Workflow {
     /// Makes a workflow of complete tasks: their parents are not derived from files.
     ///
     /// # Errors
-    /// There is no task, an id occurs twice, an index is out of range or not ascending, a redirect
-    /// is none of the task's files, or tasks form a cycle.
+    /// There is no task, an id occurs twice, or tasks form a cycle. An index is out of range or not
+    /// ascending, or a redirect is none of the task's files.
     pub fn new(name: impl Into<String>, tasks: Vec<Task>, files: Vec<File>) -> Result<Self, Cause> {
         if tasks.is_empty() {
             return Err(Cause::NoTasks);

@@ -125,7 +125,7 @@ impl Overrides {
                 .transpose()
                 .map_err(wrong_value)?;
             let walltime_s = field(5)
-                .map(|text| Scalar::text(text).seconds())
+                .map(|text| Scalar::text(text).time("walltime", "seconds"))
                 .transpose()
                 .map_err(wrong_value)?;
             if walltime_s.is_some_and(|walltime| walltime <= 0.0) {
@@ -314,8 +314,7 @@ mod tests {
             ),
             (
                 b"name,runtime\n",
-                "t.csv:1:1: the first line must be name,runtime_s,processors,memory_mb,gpus,walltime_s, \
-                 found \"runtime\"",
+                "t.csv:1:1: the first line must be name,runtime_s,processors,memory_mb,gpus",
             ),
             (b"name,name\n", "t.csv:1:1: the first line"),
             (b"runtime_s\n1\n", "t.csv:1:1: there is no column name"),

@@ -132,11 +132,18 @@ impl Scalar {
 
     /// A runtime in seconds, at most [`RUNTIME_MAX_S`], but possibly 0 or less.
     pub fn seconds(&self) -> Result<f64, String> {
+        self.time("runtime", "seconds")
+    }
+
+    /// A time in a unit, at most [`RUNTIME_MAX_S`], but possibly 0 or less. Errors name it and the
+    /// unit.
+    pub fn time(&self, what: &str, unit: &str) -> Result<f64, String> {
         let Some(number) = self.number() else {
-            return Err(format!("a runtime must be a number of seconds, found {self}"));
+            return Err(format!("a {what} must be a number of {unit}, found {self}"));
         };
         if number.abs() > RUNTIME_MAX_S {
-            return Err(format!("no task has a runtime of {self} s"));
+            let unit = if unit == "seconds" { "s" } else { unit };
+            return Err(format!("no task has a {what} of {self} {unit}"));
         }
         Ok(number)
     }
@@ -237,16 +244,16 @@ fn split(text: &str) -> (&str, &str) {
     (number, unit.trim_start())
 }
 
-/// Parses a runtime in seconds, more than 0, from a text with a unit such as `"30 s"`.
-pub(crate) fn duration(text: &str) -> Result<f64, String> {
+/// Parses a time in seconds, more than 0, from a text with a unit such as `"30 s"`. Errors name it.
+pub(crate) fn duration(text: &str, what: &str) -> Result<f64, String> {
     let (number, unit) = split(text);
     let unit = TIMES.iter().find(|(name, _)| *name == unit);
     let seconds = unit.and_then(|(_, unit)| Some(number.parse::<f64>().ok()? * unit));
     match seconds.filter(|seconds| *seconds > 0.0) {
         Some(seconds) if seconds <= RUNTIME_MAX_S => Ok(seconds),
-        Some(_) => Err(format!("no task has a runtime of {}", shown(text))),
+        Some(_) => Err(format!("no task has a {what} of {}", shown(text))),
         None => Err(format!(
-            "a runtime must be more than 0, in seconds or with a unit as \"30 s\" (units ns, us, \
+            "a {what} must be more than 0, in seconds or with a unit as \"30 s\" (units ns, us, \
              ms, s, min, h, d), found {}",
             shown(text)
         )),
@@ -310,13 +317,13 @@ mod tests {
     #[test]
     fn units_are_read_with_and_without_a_space() {
         assert_eq!(
-            (duration("30 s"), duration("1.5h"), duration("2 min")),
-            (Ok(30.0), Ok(5400.0), Ok(120.0))
+            ["30 s", "1.5h", "2 min"].map(|text| duration(text, "runtime")),
+            [Ok(30.0), Ok(5400.0), Ok(120.0)]
         );
         assert_eq!((size("10 MB"), size("1.5KiB"), size("0 B")), (Ok(10_000_000), Ok(1536), Ok(0)));
         assert_eq!(size("18446744073709551615B"), Ok(u64::MAX));
         for bad in ["", "s", "30", "30 x", "-1 s", "0 s", "1e9 s", "99999999999999 d", "1.2.3 s"] {
-            assert!(duration(bad).is_err(), "{bad}");
+            assert!(duration(bad, "runtime").is_err(), "{bad}");
         }
         for bad in ["", "B", "10", "10 mb", "-1 B", "20000000 TB", "1..5 B"] {
             assert!(size(bad).is_err(), "{bad}");

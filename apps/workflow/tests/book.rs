@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::Path;
 
-use springtide_workflow::{Field, ForeignFormat, Format, fields};
+use springtide_workflow::{ForeignFormat, Format, FormatField, fields};
 
 /// The tables of fields, in Markdown. Fields with one meaning are in one row.
 fn tables() -> String {
     let mut text = String::new();
     for format in Format::ALL {
         text.push_str(&format!("### {format}\n\n| field | use | meaning |\n| --- | --- | --- |\n"));
-        let mut rows: Vec<(Field, Vec<String>)> = Vec::new();
+        let mut rows: Vec<(FormatField, Vec<String>)> = Vec::new();
         for field in fields().filter(|field| field.format == format) {
             let path = format!("`{}`", field.path());
             match rows.last_mut() {

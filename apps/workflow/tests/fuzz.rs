@@ -5,8 +5,8 @@ mod samples;
 use std::path::Path;
 
 use proptest::prelude::*;
-use samples::SAMPLES;
-use springtide_workflow::{Format, Overrides, Workflow};
+use samples::{RICH, SAMPLES};
+use springtide_workflow::{Format, Overrides, Task, Workflow};
 
 /// Damage of a document, at a place of it from 0 to 1.
 #[derive(Clone, Debug)]
@@ -87,6 +87,15 @@ fn try_reading(name: &str, text: &[u8], format: Format) -> Result<bool, TestCase
                 );
                 prop_assert!(task.processors != Some(0));
             }
+            for task in &workflow.tasks {
+                let (resources, redirects) = (task.resources, task.redirects);
+                prop_assert!(resources.memory_bytes != Some(0));
+                prop_assert!(resources.walltime_s.is_none_or(|walltime| walltime > 0.0));
+                prop_assert!(redirects.stdin.is_none_or(|file| task.inputs.contains(&file)));
+                for file in [redirects.stdout, redirects.stderr].into_iter().flatten() {
+                    prop_assert!(task.outputs.contains(&file));
+                }
+            }
             // A workflow that was read can be written and read again.
             let written = workflow.to_toml();
             let again =
@@ -94,7 +103,11 @@ fn try_reading(name: &str, text: &[u8], format: Format) -> Result<bool, TestCase
             let again =
                 again.map_err(|error| TestCaseError::fail(format!("{error}\n{written}")))?;
             prop_assert!(again.edges().eq(workflow.edges()));
-            prop_assert_eq!(again.files, workflow.files);
+            prop_assert_eq!(&again.files, &workflow.files);
+            let bare = |task: &Task| Task { at: None, ..task.clone() };
+            for (before, after) in workflow.tasks.iter().zip(&again.tasks) {
+                prop_assert_eq!(bare(before), bare(after));
+            }
             Ok(true)
         }
     }
@@ -109,7 +122,7 @@ proptest! {
 
     #[test]
     fn damaged_documents_are_read_or_refused(
-        sample in prop::sample::select(SAMPLES.to_vec()),
+        sample in prop::sample::select([&SAMPLES[..], &RICH].concat()),
         damage in prop::collection::vec(damage(), 1..6),
     ) {
         let (name, format, text) = sample;
@@ -155,7 +168,7 @@ proptest! {
 /// A document without each single byte, and with each replaced by one with a meaning.
 #[test]
 fn every_place_of_a_document_can_be_damaged() {
-    for (name, format, text) in SAMPLES {
+    for (name, format, text) in SAMPLES.into_iter().chain(RICH) {
         let mut read = 0;
         for at in 0..text.len() {
             let mut without = text.as_bytes().to_vec();

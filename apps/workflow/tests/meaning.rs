@@ -1,8 +1,11 @@
 //! The meaning of fields: arguments, redirects, resources, profiles, containers and notes.
 
+mod samples;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use samples::RICH;
 use springtide_workflow::{
     Command, Container, ContainerEngine, Format, Overrides, Resources, Task, Workflow,
 };
@@ -119,6 +122,15 @@ fn arguments_of_yaml_keep_their_spelling() {
     );
     let error = parse("w.yml", &yaml_job("arguments: [-x, 'it''s']")).unwrap_err();
     assert!(error.starts_with("w.yml:4:43: the arguments have a '"), "{error}");
+    // A mapping may be merged from another one, and has each key once.
+    let merged = "x-all: &all {name: x, arguments: [010]}\njobs:\n- {id: a, <<: *all}\n\
+                  - {<<: *all, id: b, name: y}\n";
+    let workflow = read("w.yml", merged);
+    let described = |task| (program(task), arguments(task));
+    let tasks: Vec<_> = workflow.tasks.iter().map(described).collect();
+    assert_eq!(tasks, [("x", vec!["010"]), ("y", vec!["010"])]);
+    let error = parse("w.yml", &yaml_job("id: b")).unwrap_err();
+    assert!(error.starts_with("w.yml:4:"), "{error}");
     // Names and ids keep it too.
     let text = "pegasus: '5.0'\nname: 010\njobs:\n- {id: 007, name: on, uses: [{lfn: 1e3, type: \
                 output, size: 1}]}\njobDependencies: [{id: 007}]\n";
@@ -199,7 +211,7 @@ fn profiles_are_resources() {
     for (value, says) in [
         ("gpus: -1", "w.yml:4:58: a task's GPUs must be a whole number from 0 to 4294967295"),
         ("memory: much", "w.yml:4:60: a memory must be in MiB, or with a unit as \"2 GB\""),
-        ("maxwalltime: long", "w.yml:4:65: a runtime must be a number of seconds"),
+        ("maxwalltime: long", "w.yml:4:65: a walltime must be a number of minutes"),
     ] {
         let error = parse("w.yml", &yaml_job(&format!("profiles: {{pegasus: {{{value}}}}}")));
         assert!(error.as_ref().unwrap_err().starts_with(says), "{error:?}");
@@ -214,11 +226,12 @@ name: w
 profiles: {pegasus: {memory: 100}, env: {A: all, B: all}}
 transformationCatalog:
   transformations:
-  - {namespace: ns, name: mAdd, sites: [{name: here, type: installed, pfn: /usr/bin/mAdd, container: c}],
-     profiles: {env: {B: program}}}
+  - {namespace: ns, name: mAdd, profiles: {env: {B: program}},
+     sites: [{name: here, type: installed, pfn: /usr/bin/mAdd, container: c}]}
   - {name: remote, sites: [{name: far, type: stageable, pfn: 'http://x/y'}], requires: [z]}
   containers:
-  - {name: c, type: docker, image: 'docker:///montage:6', mounts: [/a:/b:ro], profiles: {env: {C: image}}}
+  - {name: c, type: docker, image: 'docker:///montage:6', mounts: [/a:/b:ro],
+     profiles: {env: {C: image}}}
 jobs:
 - {id: a, namespace: ns, name: mAdd, arguments: [], profiles: {env: {A: job, B: job}}}
 - {id: b, name: remote, arguments: []}
@@ -254,6 +267,43 @@ jobs:
     // Up to 2.1 a job without arguments says nothing of what it runs.
     let old = read("w.dax", "<adag version='2.1'><job id='a' name='x'/></adag>");
     assert_eq!(old.tasks[0].command, None);
+}
+
+#[test]
+fn rich_samples_have_their_commands() {
+    let described = |(name, _, text): (&str, Format, &str)| {
+        let workflow = read(name, text);
+        let task = &workflow.tasks[0];
+        let container = task.container.as_ref().map_or("-", |container| &container.image);
+        format!(
+            "{} {:?} {:?} {:?} {:?} {container} {:?}",
+            program(task),
+            arguments(task),
+            task.processors,
+            task.resources,
+            streams(&workflow, task),
+            task.retries
+        )
+    };
+    assert_eq!(
+        described(RICH[0]),
+        "/usr/bin/mAdd [\"-o\", \"out\", \"two words\", \"a  b\", \
+         \"\\\"x\\\"\", \"$HOME\"] Some(4) \
+         Resources { memory_bytes: Some(2147483648), gpus: Some(1), walltime_s: Some(600.0) } \
+         [Some(\"in\"), Some(\"log\"), Some(\"log\")] - Some(2)"
+    );
+    assert_eq!(
+        described(RICH[1]),
+        "/usr/bin/mAdd [\"-o\", \"out\", \"two words\", \"1e3\", \"on\"] Some(2) \
+         Resources { memory_bytes: Some(536870912), gpus: Some(1), walltime_s: Some(600.0) } \
+         [Some(\"in\"), Some(\"log\"), None] docker://montage:6 Some(2)"
+    );
+    assert_eq!(
+        described(RICH[2]),
+        "train [\"--data\", \"in\"] Some(8) Resources { memory_bytes: Some(17179869184), gpus: \
+         Some(1), walltime_s: Some(3600.0) } [Some(\"in\"), Some(\"log\"), Some(\"log\")] \
+         docker://train Some(2)"
+    );
 }
 
 #[test]
@@ -366,7 +416,7 @@ fn edges(workflow: &Workflow) -> Vec<String> {
 
 #[test]
 fn operators_of_nextflow_are_contracted() {
-    let workflow = read("flow.dot", include_str!("data/nextflow.dot"));
+    let workflow = read("flow.dot", RICH[3].2);
     let names: Vec<_> = workflow.tasks.iter().map(|task| task.name.as_str()).collect();
     assert_eq!(names, ["RNASEQ:FASTQC", "RNASEQ:INDEX", "RNASEQ:QUANT", "RNASEQ:MULTIQC"]);
     assert_eq!(
@@ -409,7 +459,7 @@ fn many_operators_take_little_time() {
 
 #[test]
 fn rules_of_snakemake_are_names() {
-    let dag = include_str!("data/snakemake.dot");
+    let dag = RICH[4].2;
     let workflow = read("dag.dot", dag);
     let names: Vec<_> = workflow.tasks.iter().map(|task| task.name.as_str()).collect();
     assert_eq!(names, ["all", "merge", "sort", "sort"]);

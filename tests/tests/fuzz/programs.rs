@@ -48,14 +48,14 @@ workflows! {
     wfformat WfFormat ["diamond-1.3.json", "diamond-1.4.json", "diamond-1.6.json"]
         ["{", "}", "[", "]", ":", ",", "\"", "null", "\"tasks\":[", "\"parents\":[", "\"files\":[",
          "\"runtime\":", "\"schemaVersion\":\"1.5\",", "\"id\":\"a\",", "\\ud800", "1e999"];
-    dax Dax ["diamond-3.6.dax"]
+    dax Dax ["diamond-3.6.dax", "profiles.dax"]
         ["<", ">", "</", "/>", "<job ", "</job>", "<uses ", "<child ref=\"a\">", "\"", "<!--",
          "<parent ref=\"b\"/>", "-->", "<![CDATA[", "]]>", "&lt;", "&#x110000;", "&b;",
          "<!DOCTYPE a [<!ENTITY b \"c\">]>", "xmlns:p=\"q\" "];
-    pegasus Pegasus ["diamond-pegasus.yml"]
+    pegasus Pegasus ["diamond-pegasus.yml", "catalog.yml"]
         ["- ", ":\n  ", "&a ", "*a", "!!str ", "<<: *a\n", "|\n", ">\n", "---\n", "? ", "{", "}",
          "[", "]", "jobs:\n", "uses:\n", "jobDependencies:\n", "\t", "~", "\"", "'"];
-    dot Dot ["diamond.dot"]
+    dot Dot ["diamond.dot", "nextflow.dot", "snakemake.dot"]
         ["digraph ", "{", "}", "->", "--", "[", "]", ";", "\"", "size=", "alpha=", "/*", "*/", "//",
          "subgraph ", "strict ", "a -> b;", "<b>", "\\\""];
     own Own ["diamond.toml"]

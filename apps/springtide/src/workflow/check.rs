@@ -26,6 +26,9 @@ pub struct CheckArgs {
     /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
+    /// Print the workflow in workflow TOML, with the commands and resources of a run
+    #[arg(long, conflicts_with = "json")]
+    toml: bool,
 }
 
 /// Does it. All files are looked at, whatever is wrong with one.
@@ -45,7 +48,11 @@ pub fn check(args: &CheckArgs) -> Result<(), Failed> {
         match told {
             Ok((read, summary)) => {
                 results.push(object(&read, &summary));
-                text.push_str(&words(&read, &summary));
+                if args.toml {
+                    text.push_str(&read.workflow.to_toml());
+                } else {
+                    text.push_str(&words(&read, &summary));
+                }
             }
             Err((at, error)) => {
                 let (line, column) = place(at);
@@ -109,6 +116,12 @@ fn words(read: &Read, summary: &Summary) -> String {
     let work = summary.processor_hours.map(|hours| format!("{}, {most}", took(hours)));
     line("work", work.unwrap_or_else(unknown));
     line("critical path", summary.critical_path_s.map_or_else(unknown, seconds));
+    let memory = summary.most_memory_bytes.map(|bytes| format!("memory of up to {}", size(bytes)));
+    let gpus = summary.most_gpus.map(|gpus| format!("up to {gpus} GPUs"));
+    let resources: Vec<String> = [memory, gpus].into_iter().flatten().collect();
+    if !resources.is_empty() {
+        line("resources", resources.join(", "));
+    }
     line("data", format!("{} between tasks, {} files", size(summary.bytes), count(summary.files)));
     let kinds = summary.kinds.iter().take(KINDS_SHOWN);
     let width = kinds.clone().map(|kind| shown(&kind.name).chars().count()).max().unwrap_or(0);

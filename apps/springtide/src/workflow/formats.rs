@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use springtide_cli::exit::Failed;
 use springtide_cli::format::SCHEMA;
 use springtide_cli::print::print;
-use springtide_workflow::{Field, FieldUsage, ForeignFormat, Format, fields};
+use springtide_workflow::{FieldUsage, ForeignFormat, Format, FormatField, fields};
 
 /// Options of `workflow formats`.
 #[derive(Args, Clone, Debug)]
@@ -53,12 +53,12 @@ pub fn formats(args: &FormatsArgs) -> Result<(), Failed> {
     print(&text)
 }
 
-fn fields_of(format: Format) -> impl Iterator<Item = Field> {
+fn fields_of(format: Format) -> impl Iterator<Item = FormatField> {
     fields().filter(move |field| field.format == format)
 }
 
 fn object(format: Format) -> Value {
-    let field = |field: Field| {
+    let field = |field: FormatField| {
         json!({
             "field": field.path(),
             "use": field.usage.word(),

@@ -271,6 +271,12 @@ pub struct Summary {
     pub width: usize,
     /// Most processors of a task.
     pub most_processors: u32,
+    /// Maximum memory of a task, in bytes, if a task has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub most_memory_bytes: Option<u64>,
+    /// Maximum number of GPUs of a task, if a task has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub most_gpus: Option<u32>,
     /// Processor-hours of all tasks; not told if a runtime is not known.
     pub processor_hours: Option<f64>,
     /// Seconds of the longest chain, at a speed of 1, data taking no time.
@@ -333,6 +339,17 @@ impl Summary {
             levels: depth,
             width: widths.into_iter().max().unwrap_or(0),
             most_processors: dag.tasks().iter().map(|task| task.processors).max().unwrap_or(0),
+            most_memory_bytes: workflow
+                .tasks
+                .iter()
+                .filter_map(|task| task.resources.memory_bytes)
+                .max(),
+            most_gpus: workflow
+                .tasks
+                .iter()
+                .filter_map(|task| task.resources.gpus)
+                .max()
+                .filter(|gpus| *gpus > 0),
             processor_hours: known.then(|| kinds.iter().map(|kind| kind.processor_hours).sum()),
             critical_path_s: known.then(|| seconds(ends.into_iter().max().unwrap_or(0))),
             bytes: workflow.edges().fold(0u64, |sum, (.., bytes)| sum.saturating_add(bytes)),

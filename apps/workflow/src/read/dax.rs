@@ -237,7 +237,7 @@ impl DaxReader<'_, '_> {
         for child in node.children().filter(Node::is_element) {
             self.element(child, "uses/", name);
         }
-        // Streams have one direction, whatever the link is.
+        // The element of a stream defines its direction.
         let link = node.attribute("link").filter(|_| stream.is_none()).unwrap_or(link);
         let (reads, writes) = match link {
             "input" => (true, false),

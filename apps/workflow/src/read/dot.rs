@@ -390,7 +390,8 @@ impl DotReader<'_, '_> {
             self.draft.task_mut(task).resources.gpus = Some(gpus);
         }
         if let Some(AttributeValue { text, at, .. }) = attributes.get(&["walltime"]) {
-            let seconds = Scalar::text(text).seconds().or_else(|_| duration(text));
+            let seconds = Scalar::text(text).time("walltime", "seconds");
+            let seconds = seconds.or_else(|_| duration(text, "walltime"));
             self.draft.walltime(task, with_position(seconds, *at)?, *at);
         }
         if let Some(AttributeValue { text, at, .. }) = attributes.get(&["size"]) {

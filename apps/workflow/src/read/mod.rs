@@ -28,8 +28,9 @@ impl Workflow {
     /// Reads a file, in the format that its name and content determine.
     ///
     /// # Errors
-    /// The file cannot be read, is in a language that is not read, has no known format, is larger
-    /// than [`TEXT_MAX`], or is not a valid workflow. Or a task has no runtime and `overrides` give it none. The error has the place.
+    /// The file cannot be read, or is larger than [`TEXT_MAX`]. It has no known format, is in a
+    /// language that is not read, or is not a valid workflow. Or a task has no runtime, and
+    /// `overrides` give it none. The error has the place.
     pub fn read(file: &Path, overrides: &Overrides) -> Result<Self, ReadError> {
         let read = || {
             let text = bytes(file)?;
@@ -38,7 +39,7 @@ impl Workflow {
                 None if text.trim_ascii().is_empty() => Err(Cause::Empty.at(None)),
                 None => Err(Cause::UnknownFormat.at(None)),
             };
-            // A file that can be read is in a known format, whatever its name is.
+            // The name of a file that can be read does not matter.
             let draft = read.map_err(|problem| match ForeignFormat::guess(file, &text) {
                 Some(foreign) => Cause::ForeignFormat(foreign).at(None),
                 None => problem,

@@ -186,14 +186,14 @@ impl NativeReader<'_, '_> {
     fn seconds(&self, value: &FieldValue<'_>, key: &str) -> Result<f64, WorkflowProblem> {
         let place = self.at(value);
         match (self.number(value), value.get_ref().as_str()) {
-            (Some(number), _) => match with_position(number.seconds(), place)? {
+            (Some(number), _) => match with_position(number.time(key, "seconds"), place)? {
                 seconds if seconds <= 0.0 => {
                     let reason = format!("a {key} must be more than 0 s");
                     Err(WorkflowProblem::value(reason, place))
                 }
                 seconds => Ok(seconds),
             },
-            (None, Some(text)) => with_position(values::duration(text), place),
+            (None, Some(text)) => with_position(values::duration(text, key), place),
             (None, None) => Err(self.must(value, key, "seconds or a text as \"30 s\"")),
         }
     }

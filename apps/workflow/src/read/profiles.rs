@@ -77,7 +77,7 @@ impl Profiles {
         let walltime =
             ["pegasus.maxwalltime", "pegasus.walltime", "globus.maxwalltime", "globus.maxtime"];
         if let Some((value, at)) = self.first(&walltime) {
-            let minutes = with_position(value.seconds(), at)?;
+            let minutes = with_position(value.time("walltime", "minutes"), at)?;
             draft.walltime(task, minutes * MINUTE_S, at);
         }
         if let Some((value, at)) = self.first(&["dagman.retry"]) {
