@@ -1,101 +1,219 @@
 #!/usr/bin/env python3
-"""Show: workflows on a live grid of three clusters, on reserved slots and best effort, with and without
-other jobs.
+"""Workflows on a grid of this host: throughput, reservations, kills, and GNU make beside it.
 
-    tests/shows/workflows.py BIN DIR [--times 3] [--pretend 0.05] FILE...
+usage: workflows.py [--nodes N] [--kills N] [--seed N] BIN DIR [CASE...]
 
-BIN is the springtide program. The show creates DIR. FILEs are workflows of any format. Placeholders
-replace their commands, for a fraction of the runtimes and file sizes. Each workflow runs best effort
-and on reserved slots in turn, first alone, then while rigid jobs of other users come and go.
-
-For each, the show prints the time from submission to the last task, the price, and the number of
-plans. It exits with 1 if a run fails or leaves files or reservations. On a machine with few
-processors, the times show only that everything works together.
+BIN is a built springtide, DIR an empty directory for grids and runs. Cases: many (10,000 tasks of
+`true`), second (100 tasks of 1 s, best effort and reserved), kills (the run's process and the head
+are killed at random moments, and the run is continued), make (1,000 short tasks beside make -j).
+Without cases, all run. It prints a table, and exits with 1 if a result is wrong.
 """
 
 import argparse
 import json
-import statistics
+import os
+import random
+import shutil
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from grid import Grid
-
-CLUSTERS = [("ams", 4), ("del", 3), ("lei", 3)]
-QUICK = '[scheduling]\npoll = "500ms"\nscan_interval = "500ms"\n'
-OTHERS_S = 3.0
+CASES = ["many", "second", "kills", "make"]
 
 
-def call(grid, *words):
-    line = [grid.binary, *map(str, words), "--config", grid.file]
-    return subprocess.run(line, capture_output=True, text=True)
+class Grid:
+    """A grid of two clusters on this host."""
+
+    def __init__(self, binary, directory, nodes):
+        self.binary, self.dir = binary, directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self.config = directory / "grid.toml"
+        clusters = ""
+        for name, count in [("ams", nodes - nodes // 2), ("del", nodes // 2)]:
+            clusters += f'[[cluster]]\nname = "{name}"\nnodes = {count}\nfiles = "{name}-files"\n'
+        self.config.write_text(f'grid = "workflows"\n{clusters}')
+        self.head = None
+        self.start()
+
+    def start(self):
+        log = open(self.dir / "up.log", "w")
+        command = [self.binary, "up", str(self.config)]
+        self.head = subprocess.Popen(command, cwd=self.dir, stdout=log, stderr=log)
+        until = time.time() + 60
+        while "run jobs with" not in (self.dir / "up.log").read_text():
+            if time.time() > until or self.head.poll() is not None:
+                sys.exit(f"the grid does not start: see {self.dir}/up.log")
+            time.sleep(0.05)
+
+    def kill_head(self):
+        self.head.kill()
+        self.head.wait()
+
+    def stop(self):
+        self.head.send_signal(signal.SIGINT)
+        try:
+            self.head.wait(30)
+        except subprocess.TimeoutExpired:
+            self.head.kill()
+
+    def command(self, workflow, *options):
+        line = [self.binary, "workflow", "run", str(workflow), "--config", str(self.config)]
+        return line + list(options)
+
+    def run(self, workflow, *options):
+        """Runs a workflow. Returns its result and the seconds of the whole command."""
+        begun = time.time()
+        line = self.command(workflow, "--json", "--fresh", *options)
+        ended = subprocess.run(line, cwd=self.dir, capture_output=True, text=True)
+        took = time.time() - begun
+        if ended.returncode != 0:
+            sys.exit(f"{' '.join(line)}: exit {ended.returncode}\n{ended.stderr}")
+        return json.loads(ended.stdout), took
+
+    def left(self):
+        return [p.name for d in self.dir.glob("*-files") for p in d.iterdir()]
 
 
-def left(grid):
-    files = [str(file) for file in (grid.dir / "files").rglob("*") if file.is_file()]
-    listed = call(grid, "slots", "list").stdout
-    return files + [line for line in listed.splitlines() if line.startswith("reservation")]
+def write(path, name, tasks):
+    text = f'name = "{name}"\n'
+    files = []
+    for task in tasks:
+        files += task.get("outputs", [])
+        text += "[[task]]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in task.items())
+    text += "".join(f'[[file]]\nname = "{file}"\nsize = 1000\n' for file in files)
+    path.write_text(text)
+    return path
 
 
-def others(grid):
-    """Submits a rigid job to each cluster as another user, with its duration as the time limit."""
-    for name, _ in CLUSTERS:
-        line = ["job", "submit", "queens", "--size", 18, "--kind", "rigid", "--min", 2, "--on", name]
-        done = call(grid, *line, "--time", f"{OTHERS_S}s")
-        if done.returncode != 0:
-            sys.exit(done.stderr)
+def many(grid, _):
+    tasks = [{"id": f"t{i}", "runtime": 0.01, "command": ["true"]} for i in range(10_000)]
+    result, took = grid.run(write(grid.dir / "many.toml", "many", tasks), "--best-effort")
+    done = sum(task["state"] == "completed" for task in result["tasks"])
+    rate = 10_000 / took
+    return [("10,000 tasks of true, best effort", f"{took:.1f} s, {rate:.0f} tasks/s", done == 10_000)]
 
 
-def show(grid, file, busy, args, wrong):
-    rows = {"best effort": [], "reserved": []}
-    for _ in range(args.times):
-        for how, more in [("best effort", ["--best-effort"]), ("reserved", [])]:
-            if busy:
-                others(grid)
-            done = call(grid, "workflow", "run", file, "--pretend", args.pretend, "--json", *more)
-            if done.returncode != 0:
-                wrong.append(f"{file.name}, {how}: {done.stderr.strip()}")
-                continue
-            rows[how].append(json.loads(done.stdout))
-            if found := left(grid):
-                wrong.append(f"{file.name}, {how} left {found[:3]}")
-            if busy:
-                time.sleep(OTHERS_S)
-    print(f"{file.name}{', with other jobs' if busy else ''}:")
-    for how, runs in rows.items():
-        if not runs:
-            continue
-        took = [run["makespan_s"] for run in runs]
-        again = sum(task["attempts"] > 1 for run in runs for task in run["tasks"])
-        cost = statistics.median(run["cost"] for run in runs)
-        used = statistics.median(run["used_processor_s"] for run in runs)
-        plans = sum(len(run["reservations"]) for run in runs)
-        every = " ".join(f"{one:.2f}" for one in took)
-        print(
-            f"  {how:11}  {len(runs[0]['tasks'])} tasks in {statistics.median(took):.2f} s ({every}), "
-            f"paid {cost:.1f} for {used:.1f} used, {plans} reservations, {again} tasks repeated",
-            flush=True,
-        )
+def second(grid, args):
+    tasks = [{"id": f"t{i}", "runtime": 1.0, "command": ["sleep", "1"]} for i in range(100)]
+    file = write(grid.dir / "second.toml", "second", tasks)
+    bound = -(-100 // args.nodes)
+    rows = []
+    for how, options in [("best effort", ["--best-effort"]), ("reserved", [])]:
+        result, took = grid.run(file, *options)
+        above = 100 * (result["makespan_s"] / bound - 1)
+        text = f"{result['makespan_s']:.1f} s, {above:.0f} % above {bound} s ({took:.1f} s in all)"
+        rows.append((f"100 tasks of 1 s, {how}", text, True))
+    return rows
+
+
+def diamonds(grid, count):
+    tasks = []
+    for n in range(count):
+        def add(kind, inputs, output, script):
+            script = f"sleep 0.$(( 2 + $$ % 5 )); {script}"
+            tasks.append({"id": f"{kind}-{n}", "runtime": 0.3, "inputs": inputs,
+                          "outputs": [output], "command": ["sh", "-c", script]})
+        add("split", [], f"text-{n}", f"seq {n} 1000 > text-{n}")
+        add("left", [f"text-{n}"], f"left-{n}", f"sort -n text-{n} > left-{n}")
+        add("right", [f"text-{n}"], f"right-{n}", f"sort -rn text-{n} > right-{n}")
+        add("join", [f"left-{n}", f"right-{n}"], f"out-{n}", f"cat left-{n} right-{n} > out-{n}")
+    return write(grid.dir / "diamonds.toml", "diamonds", tasks)
+
+
+def kills(grid, args):
+    count = 100
+    draw = random.Random(args.seed)
+    file, results = diamonds(grid, count), grid.dir / "results"
+    shutil.rmtree(results, ignore_errors=True)
+    line = grid.command(file, "-q", "--best-effort", "--fetch", str(results))
+    killed = {"process": 0, "head": 0, "both": 0}
+    log = open(grid.dir / "kills.log", "w")
+    run = None
+    for _ in range(args.kills):
+        if run is None:
+            run = subprocess.Popen(line, cwd=grid.dir, stdout=log, stderr=log)
+        time.sleep(draw.uniform(0.2, 2.0))
+        if run.poll() is not None:
+            break
+        which = draw.choice(["process", "head", "both"])
+        killed[which] += 1
+        if which != "process":
+            grid.kill_head()
+        if which != "head":
+            run.kill()
+            run.wait()
+            run = None
+        if which != "process":
+            grid.start()
+    if run is None:
+        run = subprocess.Popen(line, cwd=grid.dir, stdout=log, stderr=log)
+    try:
+        run.wait(300)
+    except subprocess.TimeoutExpired:
+        run.kill()
+    ended = run
+    is_right = ended.returncode == 0
+    for n in range(count):
+        numbers = list(range(n, 1001))
+        text = "".join(f"{i}\n" for i in numbers + numbers[::-1])
+        path = results / f"out-{n}"
+        is_right &= path.exists() and path.read_text() == text
+    directory = grid.dir / ".springtide/workflows/workflows/diamonds"
+    completed, twice, processes = set(), set(), 0
+    for entry in map(json.loads, (directory / "journal.jsonl").read_text().splitlines()):
+        if entry["event"] == "begun":
+            processes += 1
+        if entry["event"] == "started" and entry["task"] in completed:
+            twice.add(entry["task"])
+        if entry["event"] == "completed":
+            completed.add(entry["task"])
+    text = (f"{killed['process']} kills of the process, {killed['head']} of the head, "
+            f"{killed['both']} of both, {processes} processes, {len(twice)} finished tasks ran "
+            f"again, {len(grid.left())} files left")
+    return [(f"{4 * count} tasks, seed {args.seed}", text, is_right and not twice and not grid.left())]
+
+
+def make(grid, args):
+    rows = []
+    for name, script in [("true", "true"), ("sleep 0.05", "sleep 0.05"), ("seq | sort", "seq 20000 | sort -n > /dev/null")]:
+        tasks = [{"id": f"t{i}", "runtime": 0.05, "command": ["sh", "-c", script]} for i in range(1000)]
+        file = write(grid.dir / "short.toml", "short", tasks)
+        _, took = grid.run(file, "--best-effort")
+        rules = "all: " + " ".join(f"t{i}" for i in range(1000)) + "\n"
+        rules += "".join(f"t{i}:\n\t@{script}\n" for i in range(1000))
+        (grid.dir / "Makefile").write_text(rules)
+        begun = time.time()
+        subprocess.run(["make", "-s", "-j", str(args.nodes)], cwd=grid.dir, check=True)
+        other = time.time() - begun
+        rows.append((f"1,000 tasks of {name}", f"{took:.2f} s, make -j {args.nodes} {other:.2f} s: ratio {took / other:.2f}", True))
+    return rows
 
 
 def main():
-    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    args.add_argument("program")
-    args.add_argument("dir")
-    args.add_argument("file", nargs="+")
-    args.add_argument("--times", type=int, default=3)
-    args.add_argument("--pretend", default="0.05")
-    args = args.parse_args()
-    wrong = []
-    with Grid(args.program, args.dir, CLUSTERS, QUICK) as grid:
-        for file in [Path(file).resolve() for file in args.file]:
-            for busy in [False, True]:
-                show(grid, file, busy, args, wrong)
-    for line in wrong:
-        print("WRONG:", line)
-    sys.exit(1 if wrong else 0)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=8)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("bin")
+    parser.add_argument("dir")
+    parser.add_argument("cases", nargs="*", metavar="CASE")
+    args = parser.parse_args()
+    unknown = set(args.cases) - set(CASES)
+    if unknown:
+        parser.error(f"no case {', '.join(unknown)}: the cases are {', '.join(CASES)}")
+    directory = Path(args.dir).resolve()
+    all_right = True
+    for case in args.cases or CASES:
+        grid = Grid(os.path.abspath(args.bin), directory / case, args.nodes)
+        try:
+            for name, text, is_right in globals()[case](grid, args):
+                all_right &= is_right
+                print(f"{case:8} {name:38} {text}{'' if is_right else '   WRONG'}", flush=True)
+        finally:
+            grid.stop()
+    sys.exit(0 if all_right else 1)
 
 
 if __name__ == "__main__":

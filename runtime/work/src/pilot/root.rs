@@ -12,6 +12,8 @@ use crate::command::agent::host_name;
 use crate::wire;
 use crate::work::{Context, Outcome, Stop};
 
+/// The longest wait of a report that a task has started. Others of a short task follow by then.
+const START_REPORT_WAIT: Duration = Duration::from_millis(50);
 /// The interval at which the root looks whether its node leaves.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -65,6 +67,8 @@ fn send(cx: &Context, reports: Vec<PilotReport>) -> Result<(), Stop> {
 fn serve(spec: &PilotSpec, tasks: &mut TaskSet, cx: &Context) -> Result<u64, Stop> {
     let (mut finishes, mut count) = (false, 0);
     let mut active_at = Instant::now();
+    // Reports that wait for others, since when.
+    let (mut pending, mut pending_since) = (Vec::new(), active_at);
     loop {
         for body in cx.take_client_messages() {
             active_at = Instant::now();
@@ -82,7 +86,17 @@ fn serve(spec: &PilotSpec, tasks: &mut TaskSet, cx: &Context) -> Result<u64, Sto
         }
         let now = Instant::now();
         tasks.step(now);
-        send(cx, tasks.take_reports())?;
+        let reports = tasks.take_reports();
+        if pending.is_empty() {
+            pending_since = now;
+        }
+        pending.extend(reports);
+        let starts_only =
+            pending.iter().all(|report| matches!(report, PilotReport::Started { .. }));
+        let send_at = pending_since + START_REPORT_WAIT;
+        if !starts_only || now >= send_at {
+            send(cx, std::mem::take(&mut pending))?;
+        }
         if !tasks.is_empty() {
             active_at = now;
         } else if finishes || now >= active_at + spec.idle_limit {
@@ -92,8 +106,8 @@ fn serve(spec: &PilotSpec, tasks: &mut TaskSet, cx: &Context) -> Result<u64, Sto
         if cx.checkpoint_wanted() {
             return Ok(count);
         }
-        let until = now + CHECK_INTERVAL;
-        let until = tasks.due().map_or(until, |due| due.min(until));
+        let due = tasks.due().into_iter().chain((!pending.is_empty()).then_some(send_at));
+        let until = due.fold(now + CHECK_INTERVAL, Instant::min);
         cx.serve_for(Some(until), &|| cx.has_client_messages() || tasks.has_news())?;
     }
 }

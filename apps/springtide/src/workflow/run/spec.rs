@@ -14,7 +14,7 @@ use springtide_actors::policy::provisioning::from_seconds;
 use springtide_cli::exit::Failed;
 use springtide_runtime::command::EnvironmentVariable;
 use springtide_runtime::pilot::{PilotTask, TaskFile, TaskProgram};
-use springtide_workflow::{Command, Task};
+use springtide_workflow::{Command, Format, Task};
 
 use super::flow::StepFiles;
 use super::table::{Step, TaskLimits};
@@ -164,9 +164,15 @@ impl RunSpec {
             let walltime = task.resources.walltime_s.filter(|_| !pretends);
             let walltime = walltime.and_then(|limit| Duration::try_from_secs_f64(limit).ok());
             let memory = args.memory.map(|size| size.bytes());
+            // The memory of a recorded instance is what a task used, and no limit.
+            let is_recorded = read.format == Some(Format::WfFormat);
             let limits = TaskLimits {
                 time: walltime.or(args.time_limit),
-                memory_bytes: task.resources.memory_bytes.filter(|_| !pretends).or(memory),
+                memory_bytes: task
+                    .resources
+                    .memory_bytes
+                    .filter(|_| !pretends && !is_recorded)
+                    .or(memory),
             };
             spec.has_files |= !inputs.is_empty() || !outputs.is_empty();
             spec.planned.push((lasts, processors));
