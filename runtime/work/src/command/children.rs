@@ -263,6 +263,23 @@ fn command(
     command
 }
 
+/// Creates a directory that no one else may read. Other grids may use the same name.
+///
+/// # Errors
+/// The operating system's.
+pub(crate) fn create_private(parent: &Path, name: &str) -> io::Result<PathBuf> {
+    for number in 0..NAMES_MAX {
+        let name = if number == 0 { name.to_owned() } else { format!("{name}.{number}") };
+        let path = parent.join(name);
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
 /// The directory of a node's processes, with the hostfile and the inputs.
 struct Room {
     path: PathBuf,
@@ -279,7 +296,8 @@ impl Room {
         let name = format!("springtide-{}-{}-{attempt}", layout.job, own.node);
         let cannot = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
         let parent = std::env::temp_dir();
-        let room = Self::create(&parent, &name).map_err(|error| cannot(&parent, error))?;
+        let path = create_private(&parent, &name).map_err(|error| cannot(&parent, error))?;
+        let room = Self { path };
         let hostfile = room.path.join(HOSTFILE);
         fs::write(&hostfile, layout.hostfile()).map_err(|error| cannot(&hostfile, error))?;
         for input in &spec.inputs {
@@ -298,20 +316,6 @@ impl Room {
             }
         }
         Ok(room)
-    }
-
-    /// Creates a directory that no one else may read. Other grids may use the same name.
-    fn create(parent: &Path, name: &str) -> io::Result<Self> {
-        for number in 0..NAMES_MAX {
-            let name = if number == 0 { name.to_owned() } else { format!("{name}.{number}") };
-            let path = parent.join(name);
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self { path }),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(io::ErrorKind::AlreadyExists.into())
     }
 }
 

@@ -20,7 +20,7 @@
 
 pub(crate) mod agent;
 mod child;
-mod children;
+pub(crate) mod children;
 pub(crate) mod environment;
 mod launch;
 #[cfg(test)]

@@ -3,14 +3,14 @@
 //! All functions block. This module does not know processes, except that a guard ends those of a
 //! node that has died.
 
-use std::collections::hash_map::RandomState;
-use std::fs::{self, DirBuilder, File};
-use std::hash::{BuildHasher as _, Hasher as _};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+
+use crate::command::children::create_private;
 
 use super::message::{PilotTask, TaskFile, TaskProgram, TaskRecord};
 
@@ -22,15 +22,11 @@ for group in "$1"/groups/*; do
 done
 rm -rf -- "$1""#;
 
-/// A number that no other call returns, on any host, with near certainty.
-fn unique_number() -> u64 {
-    // The system seeds the state of the standard library's maps.
-    RandomState::new().build_hasher().finish()
-}
-
 /// The directory of all tasks of a node, which a guard removes if this process dies.
 pub(super) struct NodeDirectory {
     path: PathBuf,
+    /// The name of the pilot, which no other pilot of the grid has.
+    name: String,
     guard: Child,
 }
 
@@ -39,16 +35,15 @@ impl NodeDirectory {
     ///
     /// # Errors
     /// It cannot be created, or the guard does not start.
-    pub(super) fn create() -> io::Result<Self> {
-        let path = std::env::temp_dir().join(format!("springtide-pilot-{:x}", unique_number()));
-        DirBuilder::new().mode(0o700).create(&path)?;
+    pub(super) fn create(name: &str) -> io::Result<Self> {
+        let path = create_private(&std::env::temp_dir(), &format!("springtide-pilot-{name}"))?;
         fs::create_dir(path.join("groups"))?;
         let mut guard = Command::new("sh");
         guard.args(["-c", GUARD, "sh"]).arg(&path);
         // In a group of its own, for the group of this node's process may be killed as a whole.
         guard.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let guard = guard.spawn()?;
-        Ok(Self { path, guard })
+        Ok(Self { path, name: name.to_owned(), guard })
     }
 
     /// The file that names a group of processes for the guard.
@@ -64,7 +59,7 @@ impl NodeDirectory {
         let path = self.path.join(format!("task-{number}"));
         fs::create_dir(&path)?;
         fs::create_dir(path.join(OWN))?;
-        Ok(TaskDirectory { path })
+        Ok(TaskDirectory { path, pilot: self.name.clone() })
     }
 }
 
@@ -83,6 +78,8 @@ const OWN: &str = ".springtide";
 #[derive(Debug)]
 pub(super) struct TaskDirectory {
     path: PathBuf,
+    /// The name of the task's pilot.
+    pilot: String,
 }
 
 impl TaskDirectory {
@@ -190,12 +187,12 @@ impl TaskDirectory {
                     task.output_bytes_max
                 ));
             }
-            let part = parts.add(stored, &output.stored);
+            let part = parts.add(stored, &output.stored, &self.pilot);
             let moved = move_file(&from, &part);
             moved.map_err(|error| format!("{}: {error}", output.name))?;
         }
         if let Some(TaskRecord { stored: name, content }) = &task.record {
-            let part = parts.add(stored, name);
+            let part = parts.add(stored, name, &self.pilot);
             fs::write(&part, content).map_err(|error| format!("{}: {error}", part.display()))?;
         }
         parts.complete()
@@ -234,9 +231,9 @@ struct PartFiles {
 }
 
 impl PartFiles {
-    /// Adds a file. Hosts share the directory, so the name of the part is unique.
-    fn add(&mut self, dir: &Path, name: &str) -> PathBuf {
-        let part = dir.join(format!(".{:x}.part", unique_number()));
+    /// Adds a file. Other pilots may write to the directory, so the part has the pilot's name.
+    fn add(&mut self, dir: &Path, name: &str, pilot: &str) -> PathBuf {
+        let part = dir.join(format!(".{name}.{pilot}.part"));
         self.files.push((part.clone(), dir.join(name)));
         part
     }

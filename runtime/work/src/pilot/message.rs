@@ -41,7 +41,7 @@ pub enum TaskProgram {
     },
 }
 
-/// A record that a pilot stores beside the outputs of a completed task.
+/// A record that a pilot stores with the outputs of a completed task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskRecord {
     /// Its name in the cluster's directory of files.

@@ -38,7 +38,8 @@ pub fn run(spec: &PilotSpec, cx: &Context) -> Result<Outcome, Stop> {
     let me = post.me();
     let waker = cx.waker();
     let wake = std::sync::Arc::new(move || waker.wake());
-    let tasks = TaskSet::new(cx.threads(), cx.input_dir().ok(), wake);
+    let name = format!("{}-{}", post.job(), me.node);
+    let tasks = TaskSet::new(&name, cx.threads(), cx.input_dir().ok(), wake);
     let mut tasks =
         tasks.map_err(|error| Stop::fail(format_args!("no directory for tasks: {error}")))?;
     let ready = PilotReport::Ready {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -60,6 +60,28 @@ impl LogTail {
     }
 }
 
+/// Wakes a thread when a task has ended.
+#[derive(Debug, Default)]
+struct EndSignal {
+    has_ended: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl EndSignal {
+    fn notify(&self) {
+        *self.has_ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+
+    /// Blocks until a task has ended since the last call, at most for this time.
+    fn wait(&self, time: Duration) {
+        let ended = self.has_ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = |ended: &mut bool| !*ended;
+        let waited = self.changed.wait_timeout_while(ended, time, waits);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
+    }
+}
+
 /// A task that has started.
 struct TaskEntry {
     running: Arc<RunningTask>,
@@ -88,6 +110,7 @@ pub(super) struct TaskSet {
     stored: Option<PathBuf>,
     processors: u32,
     wake: WakeRoot,
+    ends: Arc<EndSignal>,
     waiting: VecDeque<PilotTask>,
     running: BTreeMap<u64, TaskEntry>,
     reports: Vec<PilotReport>,
@@ -96,20 +119,23 @@ pub(super) struct TaskSet {
 }
 
 impl TaskSet {
-    /// No tasks, on a node with these processors. `wake` is called when a task has ended.
+    /// No tasks, on a node with these processors. `name` is unique among the pilots of a grid.
+    /// `wake` is called when a task has ended.
     ///
     /// # Errors
     /// The directory of tasks cannot be created.
     pub(super) fn new(
+        name: &str,
         processors: u32,
         stored: Option<PathBuf>,
         wake: WakeRoot,
     ) -> io::Result<Self> {
         Ok(Self {
-            node: Arc::new(NodeDirectory::create()?),
+            node: Arc::new(NodeDirectory::create(name)?),
             stored,
             processors: processors.max(1),
             wake,
+            ends: Arc::default(),
             waiting: VecDeque::new(),
             running: BTreeMap::new(),
             reports: Vec::new(),
@@ -246,8 +272,11 @@ impl TaskSet {
         let (processors, memory_max) = (task.processors.max(1), task.memory_bytes);
         let limit_at = task.time_limit.and_then(|limit| now.checked_add(limit));
         let (node, stored) = (self.node.clone(), self.stored.clone());
-        let wake = self.wake.clone();
-        let running = RunningTask::start(task, node, directory.clone(), stored, move || (wake)())?;
+        let (wake, ends) = (self.wake.clone(), self.ends.clone());
+        let running = RunningTask::start(task, node, directory.clone(), stored, move || {
+            ends.notify();
+            wake();
+        })?;
         let (_directory, memory_bytes, kill_at) = (directory, 0, None);
         Ok(TaskEntry {
             running,
@@ -280,7 +309,7 @@ impl TaskSet {
             // No more acknowledgements arrive.
             self.unacknowledged = 0;
             if !self.running.is_empty() {
-                std::thread::sleep(Duration::from_millis(5));
+                self.ends.wait(LOOK_INTERVAL);
             }
         }
     }

@@ -40,7 +40,7 @@ fn file(stored: &str, name: &str) -> TaskFile {
 
 fn task_set(processors: u32, stored: Option<&Path>) -> TaskSet {
     let stored = stored.map(Path::to_path_buf);
-    TaskSet::new(processors, stored, Arc::new(|| ())).expect("a directory")
+    TaskSet::new("test", processors, stored, Arc::new(|| ())).expect("a directory")
 }
 
 /// The ends of tasks and their standard output, after all have ended.

@@ -220,7 +220,7 @@ pub fn runner(dir: &Path) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// A name beside the directory that does not exist.
+/// A name next to the directory that does not exist.
 fn free_name(dir: &Path) -> PathBuf {
     let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let numbered = |number: u32| dir.with_file_name(format!("{name}.{number}"));

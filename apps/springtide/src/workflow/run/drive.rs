@@ -691,25 +691,22 @@ impl<'a> Drive<'a> {
         };
         self.directory.journal.add(&entry)?;
         let next = if again { "; it is tried again" } else { "" };
-        let mut text = format!("task {id} {reason}{next}");
-        if !again && placed.attempt > 0 {
-            text.push_str(&self.log_end(placed));
-        }
-        self.talk.say(&text);
+        self.talk.say(&format!("task {id} {reason}{next}"));
         Ok(())
     }
 
-    /// The end of the log of an attempt, for a message.
-    fn log_end(&self, placed: PlacedTask) -> String {
-        let task = (placed.task, self.spec.steps[placed.task].id.as_str());
+    /// The end of the log of a task's last attempt, for a message.
+    fn log_end(&self, task: usize) -> String {
+        let attempt = self.flow.table().attempts(task);
+        let task = (task, self.spec.steps[task].id.as_str());
         for stream in [OutputStream::Stderr, OutputStream::Stdout] {
-            let path = log_path(self.directory.path(), task, placed.attempt, stream);
+            let path = log_path(self.directory.path(), task, attempt, stream);
             let Ok(bytes) = std::fs::read(&path) else { continue };
             let end = &bytes[bytes.len().saturating_sub(LOG_END_MAX)..];
             let plain = |c: &char| !c.is_control() || *c == '\n';
             let text: String = String::from_utf8_lossy(end).chars().filter(plain).collect();
             if !text.trim().is_empty() {
-                return format!("; the end of {}:\n{}", path.display(), text.trim_end());
+                return format!("; the end of {}:\n{}\n", path.display(), text.trim_end());
             }
         }
         String::new()
@@ -817,7 +814,7 @@ impl<'a> Drive<'a> {
         let (first, reason, _) = failures.first()?;
         let id = &self.spec.steps[*first].id;
         let skipped: usize = failures.iter().map(|(_, _, skipped)| skipped).sum();
-        let mut text = format!("task {id} {reason}");
+        let mut text = format!("task {id} {reason}{}", self.log_end(*first));
         if failures.len() > 1 {
             let names: Vec<&str> = failures
                 .iter()

@@ -1022,7 +1022,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_that_do_not_fit_are_planned_beside_the_others_and_at_last_run_unreserved() {
+    fn late_tasks_are_planned_in_addition_and_at_last_run_unreserved() {
         let mut flow = flow(vec![step(0, 1, vec![]), step(1, 1, vec![])], true);
         let out = flow.handle(FlowEvent::Tick, 0);
         assert!(

@@ -106,7 +106,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub keep: bool,
     /// Directory of the run: its journal and the logs of its tasks
-    /// [default: .springtide/GRID/workflows/NAME beside the grid's config]
+    /// [default: .springtide/GRID/workflows/NAME next to the grid's config]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
     /// Continue the run in the directory, also a completed one

@@ -125,7 +125,7 @@ impl Reserver {
         }
     }
 
-    /// Plans tasks on present offers, and reserves their slots beside what is reserved already. Returns the plan, an entry for the journal and a text for the user.
+    /// Plans tasks on present offers, and reserves their slots in addition to earlier ones. Returns the plan, an entry for the journal and a text for the user.
     ///
     /// # Errors
     /// No plan exists, or its slots cannot be reserved.
