@@ -267,10 +267,13 @@ class Case:
         over = lambda: all(self.states().get(n) in ("done", "failed") for n in ours)
         self.until("the jobs end", over, wall * 10)
         if "too large" in self.jobs:
-            why = self.job("why", self.jobs["too large"])
-            self.note("why", why)
-            told = [line for line in why.splitlines() if "are needed" in line or "grants" in line]
-            self.verdict(bool(told), "`job why` of the job that never fits names the reason")
+            # A head that has just started learns the capacity from attempts of a minute each.
+            reason = "`job why` of the job that never fits names the reason"
+            why = lambda: self.job("why", self.jobs["too large"], check=False)
+            is_named = lambda: "are needed" in why() or "grants" in why()
+            if self.until(reason, is_named, wall * 4):
+                self.verdict(True, reason)
+            self.note("why", why())
         number = self.jobs["longer than the walltime"]
         self.until("the program that outlasts the walltime ends",
                    lambda: self.states().get(number) in ("done", "failed"), wall * 6)
