@@ -23,6 +23,10 @@ pub(super) const NODES_WAIT: Duration = Duration::from_secs(120);
 /// counts as lost.
 const END_WAIT: Duration = Duration::from_secs(10);
 
+/// The longest time for which the node that the root has left counts as leaving, before its own
+/// order to leave arrives. Then it is a member like others.
+pub(super) const MOVE_WAIT: Duration = Duration::from_secs(10);
+
 /// The number of attempts that ran as long as their nodes stay, after which the command fails.
 const FULL_STAYS_MAX: u32 = 5;
 /// Shorter attempts say nothing: nodes that started together leave shortly after one another.
@@ -153,6 +157,8 @@ pub(super) struct LaunchTable {
     /// The number of losses that count.
     losses: u32,
     interrupted: InterruptedAttempts,
+    /// The node that the root has left, and the time until which it counts as leaving.
+    moved_from: Option<(Peer, Instant)>,
     current: Option<Attempt>,
     waits_since: Instant,
     wait_reported: bool,
@@ -176,11 +182,17 @@ impl LaunchTable {
             attempts,
             losses,
             interrupted,
+            moved_from: None,
             current: None,
             waits_since: now,
             wait_reported: false,
             is_over: false,
         }
+    }
+
+    /// Excludes the node that the root has left, which leaves the job within moments.
+    pub(super) fn with_move_from(self, peer: Option<Peer>, now: Instant) -> Self {
+        Self { moved_from: peer.map(|peer| (peer, now + MOVE_WAIT)), ..self }
     }
 
     /// The number of attempts that have started, and of losses that count.
@@ -240,12 +252,15 @@ impl LaunchTable {
 
     fn update_nodes(
         &mut self,
-        members: BTreeSet<Peer>,
+        mut members: BTreeSet<Peer>,
         leaving: &BTreeSet<Peer>,
         agents: BTreeMap<Peer, AgentId>,
         now: Instant,
         out: &mut Vec<LaunchAction>,
     ) {
+        if let Some((left, _)) = self.moved_from.as_ref().filter(|(_, until)| now < *until) {
+            members.remove(left);
+        }
         // An agent that started again must report again.
         let is_same = |peer: &Peer, known: &AgentId| agents.get(peer) == Some(known);
         self.ready.retain(|peer, _| self.agents.get(peer).is_none_or(|known| is_same(peer, known)));

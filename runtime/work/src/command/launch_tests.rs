@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::launch::{
-    AgentId, InterruptedAttempts, LaunchAction, LaunchEvent, LaunchRules, LaunchTable, NODES_WAIT,
+    AgentId, InterruptedAttempts, LaunchAction, LaunchEvent, LaunchRules, LaunchTable, MOVE_WAIT,
+    NODES_WAIT,
 };
 use super::message::ProcessEnd;
 use super::spec::ProcessUnit;
@@ -168,6 +169,31 @@ fn a_leaving_node_does_not_count_as_a_restart() {
     assert_eq!(failure(&test.ended(1, 1, 1, 0)), None);
     test.nodes(&[0, 1, 3]);
     assert_eq!(started(&test.ready(3)), Some((2, 3)));
+}
+
+/// The root moves before its old node is ordered to leave. No attempt may start on both.
+#[test]
+fn an_attempt_after_a_move_excludes_the_node_that_the_root_has_left() {
+    let moved = |nodes_min| {
+        let mut test = LaunchTest::new(nodes_min, 0, ProcessUnit::Node);
+        test.table = test.table.with_move_from(Some(peer(0)), test.now);
+        test.ready(1);
+        test.ready(0);
+        test
+    };
+    let mut test = moved(1);
+    let actions = test.nodes(&[0, 1]);
+    assert_eq!(started(&actions), Some((1, 1)));
+    test.leaving = [peer(0)].into();
+    assert_eq!(test.nodes(&[1]), [], "it does not run there");
+    let actions = test.ended(1, 1, 0, 0);
+    assert!(matches!(&actions[..], [LaunchAction::Succeed { .. }]), "{actions:?}");
+
+    // A node that stays nevertheless is a member again.
+    let mut test = moved(2);
+    assert_eq!(test.nodes(&[0, 1]), []);
+    test.now += MOVE_WAIT;
+    assert_eq!(started(&test.nodes(&[0, 1])), Some((1, 2)));
 }
 
 /// A program that takes longer than its nodes stay fails with the reason.

@@ -33,7 +33,7 @@ const START_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 const OUTPUT_MAX: u64 = 256 << 20;
 
 /// What a later root has to know.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct SavedAttempts {
     /// The number of attempts that have started.
     attempts: u32,
@@ -44,6 +44,9 @@ struct SavedAttempts {
     /// The attempts that ended because a node left.
     #[serde(default)]
     interrupted: InterruptedAttempts,
+    /// The node that the root leaves, if it moves.
+    #[serde(default)]
+    from: Option<Peer>,
 }
 
 /// Runs a command to its end, in a job's [`run`](crate::work::Job::run).
@@ -94,7 +97,8 @@ fn start(spec: &CommandSpec, saved: SavedAttempts, cx: &Context) -> Result<Outco
         spec,
         at: ProcessHandle { cx, post, group, process: 0 },
         pool: ProcessPool::new(),
-        table: LaunchTable::new(rules, (saved.attempts, losses), saved.interrupted, now),
+        table: LaunchTable::new(rules, (saved.attempts, losses), saved.interrupted, now)
+            .with_move_from(saved.from, now),
         children: ChildSet::new(spec, cx),
         agents: BTreeMap::new(),
         early: BTreeMap::new(),
@@ -228,7 +232,7 @@ impl CommandRoot<'_> {
         // A later root must not start the program once too often.
         let (attempts, losses) = self.table.counts();
         let interrupted = self.table.interrupted();
-        let saved = SavedAttempts { attempts, losses, moves: false, interrupted };
+        let saved = SavedAttempts { attempts, losses, moves: false, interrupted, from: None };
         self.at.cx.checkpoint_beside_processes(&saved)?;
         let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         let nodes = count(layout.nodes.len(), "node");
@@ -412,7 +416,8 @@ impl CommandRoot<'_> {
             ))
         })?;
         let (attempts, losses) = self.table.counts();
-        let saved = SavedAttempts { attempts, losses, moves: true, interrupted };
+        let from = Some(self.at.post.me().clone());
+        let saved = SavedAttempts { attempts, losses, moves: true, interrupted, from };
         self.at.cx.checkpoint_beside_processes(&saved)?;
         Err(Stop::fail("the job's root did not move, and its program has ended"))
     }
