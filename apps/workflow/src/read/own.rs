@@ -32,7 +32,8 @@
 //! size = "1 kB"
 //! ```
 //!
-//! `id`, and `name` and `size` of files, are required. The `name` of a task defaults to its
+//! `id`, and `name` and `size` of files, are required. A workflow without any `[[file]]` has the
+//! files that its tasks name, and their sizes are unknown. With one, another name is misspelt. The `name` of a task defaults to its
 //! program, its job or its id. Unlike in formats that programs write, an unknown key is an error,
 //! for most are misspelt.
 
@@ -82,13 +83,14 @@ pub(super) fn read(text: &Text<'_>) -> Result<Draft, WorkflowProblem> {
         let at = error.span().map(|span| text.position(span.start));
         syntax(Format::Own, error.message(), at)
     })?;
-    let mut reader = NativeReader { text, draft: Draft::default() };
     let top = parsed.get_ref();
+    let mut reader = NativeReader { text, draft: Draft::default(), lists_files: false };
     reader.keys(top, &TOP)?;
     if let Some(name) = top.get("name") {
         reader.draft.name = reader.string(name, "name")?;
     }
     for (file, at) in reader.tables(top.get("file"), "[[file]]")? {
+        reader.lists_files = true;
         reader.file(file, at)?;
     }
     for (task, at) in reader.tables(top.get("task"), "[[task]]")? {
@@ -100,6 +102,8 @@ pub(super) fn read(text: &Text<'_>) -> Result<Draft, WorkflowProblem> {
 struct NativeReader<'a, 'b> {
     text: &'b Text<'a>,
     draft: Draft,
+    /// Whether the workflow has `[[file]]` tables, and so all names of its files.
+    lists_files: bool,
 }
 
 impl NativeReader<'_, '_> {
@@ -271,7 +275,10 @@ impl NativeReader<'_, '_> {
         Ok(())
     }
 
-    fn known_file(&self, name: String, at: Option<Position>) -> Result<usize, WorkflowProblem> {
+    fn known_file(&mut self, name: String, at: Option<Position>) -> Result<usize, WorkflowProblem> {
+        if !self.lists_files {
+            return Ok(self.draft.file(&name, at));
+        }
         self.draft.find_file(&name).ok_or_else(|| {
             let meant = nearest(&name, self.draft.file_names());
             Cause::UnknownFile { name, meant }.at(at)

@@ -21,7 +21,7 @@ use crate::work::{OutputStream, WakeRoot};
 /// The time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 /// The interval at which memory and logs of running tasks are looked at.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// The most bytes of a piece of a log.
 const PIECE_MAX: usize = 64 << 10;
 /// The most bytes of logs that the client has not acknowledged. Further logs wait in files.

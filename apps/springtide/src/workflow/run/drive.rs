@@ -13,8 +13,8 @@ use springtide_actors::policy::provisioning::seconds;
 use springtide_actors::reservation::ReservationId;
 use springtide_actors::scheduler::manager::{JobRequirements, Kind};
 use springtide_actors::scheduler::{
-    CancelClientJobs, CancelJob, GetStatus, GridStatus, JobGrant, JobState, Scheduler, Submit,
-    SubmitError,
+    CancelClientJobs, CancelJob, GetStatus, GridStatus, JobGrant, JobState, JobStatus, Scheduler,
+    Submit, SubmitError,
 };
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::outdir::make_dir;
@@ -286,13 +286,7 @@ impl<'a> Drive<'a> {
         match event {
             DriveEvent::Submitted((role, answer)) => self.submitted(role, answer),
             DriveEvent::Staged { number, result } => Ok(vec![FlowEvent::Staged { number, result }]),
-            DriveEvent::PilotUnreachable { pilot, reason } => {
-                let Some(link) = self.links.get(&pilot) else { return Ok(Vec::new()) };
-                let job = link.job;
-                self.cancel(job, "its run does not reach it");
-                self.forget(job);
-                Ok(vec![FlowEvent::PilotEnded { pilot, reason, impossible: false }])
-            }
+            DriveEvent::PilotUnreachable { pilot, reason } => Ok(self.abandon(pilot, &reason)),
             DriveEvent::Status(status) => self.status(status),
         }
     }
@@ -336,6 +330,10 @@ impl<'a> Drive<'a> {
         let (mut events, mut log_bytes) = (Vec::new(), 0);
         for report in reports {
             match report {
+                PilotReport::Ready { .. } if self.is_ready(pilot) => {
+                    // The job has started again on another node, where its tasks are not known.
+                    return Ok(self.abandon(pilot, "its node was lost"));
+                }
                 PilotReport::Ready { node, cluster, host, processors } => {
                     let node = PilotNode { node, cluster, host, processors };
                     events.push(FlowEvent::PilotReady { pilot, node });
@@ -364,6 +362,19 @@ impl<'a> Drive<'a> {
             let _ = link.orders.send(PilotOrder::AcknowledgeLogs { bytes: log_bytes });
         }
         Ok(events)
+    }
+
+    fn is_ready(&self, pilot: PilotId) -> bool {
+        self.flow.pilots().get(pilot).is_some_and(|pilot| pilot.node.is_some())
+    }
+
+    /// Ends the job of a pilot that is of no use any more.
+    fn abandon(&mut self, pilot: PilotId, reason: &str) -> Vec<FlowEvent> {
+        let Some(link) = self.links.get(&pilot) else { return Vec::new() };
+        let job = link.job;
+        self.cancel(job, reason);
+        self.forget(job);
+        vec![FlowEvent::PilotEnded { pilot, reason: reason.to_owned(), impossible: false }]
     }
 
     fn task_started(&mut self, pilot: PilotId, number: u64) -> Result<(), Failed> {
@@ -418,6 +429,20 @@ impl<'a> Drive<'a> {
             let role = self.roles.get(&job).copied();
             self.forget(job);
             events.extend(role.map(|role| self.lost(role, reason)));
+        }
+        // A pilot that was ready and waits for a node again has lost its tasks.
+        let waits = |job: &&JobStatus| matches!(job.state, JobState::Queued | JobState::Assigning);
+        let again: Vec<PilotId> = status
+            .jobs
+            .iter()
+            .filter(waits)
+            .filter_map(|job| match self.roles.get(&job.job) {
+                Some(JobRole::Pilot(pilot)) if self.is_ready(*pilot) => Some(*pilot),
+                _ => None,
+            })
+            .collect();
+        for pilot in again {
+            events.extend(self.abandon(pilot, "its node was lost"));
         }
         // Pilots of this run wait without a number, and are as many as the table says.
         let waiting = status.jobs.iter().filter(|job| job.state == JobState::Queued).count();

@@ -25,6 +25,8 @@ const SUBMITTED_MAX: usize = 16;
 const JOBS_MAX: usize = 256;
 /// A pilot gets no more tasks after this time if other jobs wait.
 const TURN: Time = 30 * SECOND;
+/// Memory of a node in bytes, besides that of its tasks.
+const NODE_MEMORY: u64 = 64 << 20;
 /// Ready tasks that are considered at once.
 const CONSIDERED: usize = 512;
 
@@ -598,7 +600,9 @@ impl Flow {
         let processors = step.processors.max(1);
         let memory = self.table.limits(task).memory_bytes.unwrap_or(0);
         let (cluster, reservation) = self.planned_place(task);
-        let memory_bytes = memory.div_ceil(u64::from(processors));
+        // The node needs memory too, and ends all tasks when it exceeds its own.
+        let node = if memory > 0 { memory / 4 + NODE_MEMORY } else { 0 };
+        let memory_bytes = (memory + node).div_ceil(u64::from(processors));
         WantedNode { processors, memory_bytes, gpus: step.gpus, cluster, reservation }
     }
 

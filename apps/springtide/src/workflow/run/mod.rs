@@ -376,6 +376,7 @@ async fn run_attached(
         programs,
         file_bytes_max: prepared.config.files.size_max.bytes(),
         prefix: &prefix,
+        submit_dir: absolute(Path::new(".")).to_string_lossy().into_owned(),
         digests: &digests.collect(),
     })?;
     if spec.has_files && staging.clusters().is_empty() {

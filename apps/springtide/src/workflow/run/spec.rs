@@ -78,6 +78,8 @@ pub struct SpecInput<'a> {
     pub file_bytes_max: u64,
     /// The text that begins all stored names of the run.
     pub prefix: &'a str,
+    /// The directory in which the run was begun.
+    pub submit_dir: String,
     /// The digests of the files that tasks read and none writes, by their index.
     pub digests: &'a BTreeMap<usize, String>,
 }
@@ -200,6 +202,7 @@ impl RunSpec {
                 variable("SPRINGTIDE_WORKFLOW", read.name()),
                 variable("SPRINGTIDE_TASK", task.id.clone()),
                 variable("SPRINGTIDE_PROCESSORS", processors.to_string()),
+                variable("SPRINGTIDE_SUBMIT_DIR", input.submit_dir.clone()),
             ];
             environment
                 .extend(task.environment.iter().map(|(name, value)| variable(name, value.clone())));
