@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use springtide_actors::client::JobUpdate;
+use springtide_actors::files::FetchResult;
 use springtide_actors::job::{JobEndReport, JobError, JobParams, NoteKind, coordinator_name};
 use springtide_actors::policy::Mode;
 use springtide_actors::policy::provisioning::seconds;
@@ -73,9 +74,11 @@ type Submitted = (JobRole, Result<Result<JobGrant, SubmitError>, RemoteError>);
 /// What a task of this process reports to the driver.
 enum DriveEvent {
     Submitted(Submitted),
+    /// The inputs of an attempt are in its cluster, with the transfers that brought them.
     Staged {
         number: u64,
-        result: Result<(), String>,
+        cluster: ClusterId,
+        result: Result<Vec<(usize, FetchResult)>, String>,
     },
     /// Orders do not reach a pilot.
     PilotUnreachable {
@@ -285,7 +288,13 @@ impl<'a> Drive<'a> {
     fn drive_event(&mut self, event: DriveEvent) -> Result<Vec<FlowEvent>, Failed> {
         match event {
             DriveEvent::Submitted((role, answer)) => self.submitted(role, answer),
-            DriveEvent::Staged { number, result } => Ok(vec![FlowEvent::Staged { number, result }]),
+            DriveEvent::Staged { number, cluster, result } => {
+                let result = match result {
+                    Ok(transfers) => Ok(self.record_staged(number, &cluster, transfers)?),
+                    Err(reason) => Err(reason),
+                };
+                Ok(vec![FlowEvent::Staged { number, result }])
+            }
             DriveEvent::PilotUnreachable { pilot, reason } => {
                 let Some(link) = self.links.get(&pilot) else { return Ok(Vec::new()) };
                 let job = link.job;
@@ -630,15 +639,40 @@ impl<'a> Drive<'a> {
         let named = |(file, clusters): &(usize, Vec<ClusterId>)| {
             (self.spec.stored[*file].clone(), clusters.clone())
         };
+        let indices: Vec<usize> = files.iter().map(|(file, _)| *file).collect();
         let files: Vec<(String, Vec<ClusterId>)> = files.iter().map(named).collect();
         let (staging, events) = (self.staging.clone(), self.events.0.clone());
         // Transfers are cancelled with the job that they are for.
         let job = self.roles.keys().next().copied().unwrap_or(JobId(0));
         tokio::task::spawn_local(async move {
             let result = staging.bring(job, files, &cluster).await;
+            let result = result.map(|transfers| indices.into_iter().zip(transfers).collect());
             // The run may be over.
-            let _ = events.send(DriveEvent::Staged { number, result });
+            let _ = events.send(DriveEvent::Staged { number, cluster, result });
         });
+    }
+
+    /// Records the transfers of files that were not in the cluster yet.
+    fn record_staged(
+        &mut self,
+        number: u64,
+        cluster: &ClusterId,
+        transfers: Vec<(usize, FetchResult)>,
+    ) -> Result<(), Failed> {
+        let Some(placed) = self.flow.attempt(number) else { return Ok(()) };
+        for (file, transfer) in transfers {
+            let Some(from) = transfer.from else { continue };
+            self.directory.journal.add(&JournalEntry::Staged {
+                at_s: seconds(now()),
+                task: self.spec.steps[placed.task].id.clone(),
+                file: self.prepared.read.workflow.files[file].name.clone(),
+                from,
+                cluster: cluster.clone(),
+                bytes: transfer.bytes,
+                seconds: transfer.seconds,
+            })?;
+        }
+        Ok(())
     }
 
     fn record_completed(

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use springtide_actors::files::{
-    FetchFile, FileEntry, FileServer, FileSource, RemoveFiles, ScanFiles,
+    FetchFile, FetchResult, FileEntry, FileServer, FileSource, RemoveFiles, ScanFiles,
 };
 use springtide_actors::scheduler::{GetFiles, GridFiles, Scheduler};
 use springtide_cli::exit::Failed;
@@ -116,7 +116,8 @@ impl Staging {
         known.get(name).cloned().ok_or_else(|| format!("no cluster has the file {name} any more"))
     }
 
-    /// Brings files to a cluster, each from one of the clusters that have it.
+    /// Brings files to a cluster, each from one of the clusters that have it. Returns the
+    /// transfers in the order of the files.
     ///
     /// # Errors
     /// A file cannot be brought: the reason.
@@ -125,10 +126,11 @@ impl Staging {
         job: JobId,
         files: Vec<(String, Vec<ClusterId>)>,
         to: &ClusterId,
-    ) -> Result<(), String> {
+    ) -> Result<Vec<FetchResult>, String> {
         let Some(server) = self.servers.get(to) else {
             return Err(format!("cluster {to} has no directory for files"));
         };
+        let mut transfers = Vec::new();
         for (name, clusters) in files {
             let file = self.entry(&name, &clusters).await?;
             let source = |cluster: &ClusterId| {
@@ -141,9 +143,10 @@ impl Staging {
             let fetched = fetched
                 .map_err(|error| error.to_string())
                 .and_then(|answer| answer.map_err(|error| error.to_string()));
-            fetched.map_err(|error| format!("{name} did not reach {to}: {error}"))?;
+            let fetched = fetched.map_err(|error| format!("{name} did not reach {to}: {error}"))?;
+            transfers.push(fetched);
         }
-        Ok(())
+        Ok(transfers)
     }
 
     /// Removes files from all clusters.
