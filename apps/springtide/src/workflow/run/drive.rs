@@ -796,6 +796,7 @@ impl<'a> Drive<'a> {
                 make_dir(parent)?;
             }
             fetch(&server, &entry, &path, &mut self.talk).await?;
+            let path = std::path::absolute(&path).unwrap_or(path);
             let (at_s, file) = (seconds(now()), name.clone());
             self.directory.journal.add(&JournalEntry::Fetched { at_s, file, path })?;
         }

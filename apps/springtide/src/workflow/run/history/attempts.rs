@@ -6,10 +6,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use springtide_cli::exit::Failed;
+use springtide_runtime::work::OutputStream;
 use springtide_workflow::Overrides;
 
 use super::super::control::run_state;
-use super::super::directory::{RunManifest, read_entries, read_manifest, runner};
+use super::super::directory::{
+    RunManifest, find_log, log_path, read_entries, read_manifest, runner,
+};
 use super::super::journal::{JournalEntry, WorkflowSource};
 use super::super::table as command_table;
 use crate::workflow::{Read, read, shown};
@@ -27,8 +30,6 @@ pub struct RunHistory {
     pub error: Option<String>,
     /// Number of the workflow's tasks.
     pub total: usize,
-    /// Tasks that the last process did not run again.
-    pub restored: usize,
     /// Whether tasks run without reservations.
     pub best_effort: bool,
     /// The first and the last event of each process of the run.
@@ -191,7 +192,6 @@ impl RunHistory {
             state: "",
             error: None,
             total: 0,
-            restored: 0,
             best_effort: true,
             processes: Vec::new(),
             tasks: workflow.as_ref().map_or_else(|_| Vec::new(), tasks_of),
@@ -270,10 +270,25 @@ impl RunHistory {
 
     /// Processor-seconds of completed attempts.
     pub fn used_processor_s(&self) -> f64 {
-        let completed = self.attempts.iter().filter(|attempt| attempt.is_completed());
-        completed.fold(0.0, |sum, attempt| {
-            sum + attempt.duration_s() * f64::from(self.tasks[attempt.task].processors)
+        self.attempts.iter().fold(0.0, |sum, attempt| match attempt.end {
+            AttemptEnd::Completed { wall_s, .. } => {
+                sum + wall_s * f64::from(self.tasks[attempt.task].processors)
+            }
+            _ => sum,
         })
+    }
+
+    /// The log of an attempt, if it wrote one.
+    pub fn log(&self, attempt: &Attempt, stream: OutputStream) -> Option<PathBuf> {
+        let id = self.tasks[attempt.task].id.as_str();
+        let index = attempt.task;
+        match &self.workflow {
+            Ok(read) if index < read.workflow.tasks.len() => {
+                let path = log_path(&self.dir, (index, id), attempt.number, stream);
+                path.exists().then_some(path)
+            }
+            _ => find_log(&self.dir, id, attempt.number, stream),
+        }
     }
 
     fn set_outcomes(&mut self) {
@@ -323,11 +338,10 @@ struct EntryReader {
 
 impl EntryReader {
     fn add(&mut self, history: &mut RunHistory, entry: &JournalEntry) {
-        if let JournalEntry::Begun { at_s, tasks, restored, best_effort, .. } = entry {
+        if let JournalEntry::Begun { at_s, tasks, best_effort, .. } = entry {
             self.close(history, AttemptEnd::Lost);
             history.processes.push((*at_s, *at_s));
-            (history.total, history.restored) = (*tasks, *restored);
-            history.best_effort = *best_effort;
+            (history.total, history.best_effort) = (*tasks, *best_effort);
             self.ended = None;
         }
         if history.processes.is_empty() {

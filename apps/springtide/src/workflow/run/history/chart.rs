@@ -20,6 +20,8 @@ const ROWS_MAX: usize = 160;
 const NODE_ROWS_MAX: usize = 32;
 /// The most marks of failed attempts among shares over time.
 const MARKS_MAX: usize = 1000;
+/// The longest apparent overlap of attempts that ran one after the other, in seconds.
+const OVERLAP_MAX_S: f64 = 0.3;
 /// Intervals of shares over time.
 const BINS: usize = 320;
 
@@ -31,6 +33,9 @@ const RIGHT: f64 = 14.0;
 const CHARACTER: f64 = 6.6;
 /// The longest label of a row, in characters.
 const LABEL_MAX: usize = 26;
+
+/// Room for the most tasks of a row.
+const MOST_ROOM: f64 = 58.0;
 
 /// Style classes of kinds of tasks. The last one is of all kinds without a colour of their own.
 const CLASSES: [&str; KINDS + 1] = ["k0", "k1", "k2", "k3", "k4", "k5", "k6"];
@@ -151,6 +156,8 @@ pub struct Gantt {
     pub svg: Markup,
     /// Whether it has shares over time in the place of bars.
     pub is_aggregated: bool,
+    /// The left end of the time axis.
+    left: f64,
 }
 
 /// Draws the attempts by node over time; none if no task has started.
@@ -163,12 +170,12 @@ pub fn gantt(history: &RunHistory, path: &[PathStep], colours: &KindColours) -> 
     let bars = history.attempts.iter().filter(|attempt| attempt.start_s.is_some()).count();
     let lanes: usize = rows.iter().map(|row| row.lanes.len()).sum();
     let is_aggregated = bars > BARS_MAX || lanes > ROWS_MAX;
-    let svg = if is_aggregated {
+    let (svg, left) = if is_aggregated {
         shares(history, &rows, colours)
     } else {
         bars_of(history, &rows, path, colours)
     };
-    Some(Gantt { svg, is_aggregated })
+    Some(Gantt { svg, is_aggregated, left })
 }
 
 /// A node, or a cluster, with its attempts.
@@ -201,13 +208,15 @@ fn bar_rows(history: &RunHistory) -> Vec<NodeRow> {
         by_node.entry(key).or_insert_with(row).1.push(at);
     }
     // Times in the journal are those of reports, so that attempts may seem to overlap a little.
-    let tolerance_s = history.active_s() * 0.003;
+    let least_s = history.active_s() * 0.003;
+    let tolerance_s =
+        |at: usize| (history.attempts[at].duration_s() / 2.0).min(OVERLAP_MAX_S).max(least_s);
     let filled = by_node.into_values().map(|(mut row, mut attempts)| {
         let start = |at: usize| history.attempts[at].start_s.unwrap_or_default();
         attempts.sort_by(|&a, &b| start(a).total_cmp(&start(b)));
         let mut ends: Vec<f64> = Vec::new();
         for at in attempts {
-            let free = ends.iter().position(|end| *end <= start(at) + tolerance_s);
+            let free = ends.iter().position(|end| *end <= start(at) + tolerance_s(at));
             let lane = free.unwrap_or_else(|| {
                 ends.push(0.0);
                 row.lanes.push(Vec::new());
@@ -238,7 +247,7 @@ fn bars_of(
     rows: &[NodeRow],
     path: &[PathStep],
     colours: &KindColours,
-) -> Markup {
+) -> (Markup, f64) {
     const GAP: f64 = 6.0;
     let lanes: usize = rows.iter().map(|row| row.lanes.len()).sum();
     let height = (520.0 / lanes as f64).clamp(5.0, 18.0);
@@ -260,11 +269,12 @@ fn bars_of(
         text(&mut out, "row", (axis.left - 8.0, f64::midpoint(y + GAP, end) + 4.0), label);
         line(&mut out, "grid", (axis.left, y + GAP / 2.0), (WIDTH - RIGHT, y + GAP / 2.0));
         y += GAP;
+        let mut ends: Vec<f64> =
+            row.lanes.iter().flatten().map(|&at| history.attempts[at].end_s).collect();
+        ends.sort_by(f64::total_cmp);
         for lane in &row.lanes {
-            let mut free_s = 0.0;
             for &at in lane {
-                wait(&mut out, &axis, (free_s, at), history, y + height / 2.0);
-                free_s = history.attempts[at].end_s;
+                wait(&mut out, &axis, (&ends, at), history, y + height / 2.0);
             }
             for &at in lane {
                 bar(&mut out, &axis, (history, at), (y, height - 1.0), colours, &critical);
@@ -273,18 +283,20 @@ fn bars_of(
         }
     }
     out.raw("</svg>\n");
-    out
+    (out, axis.left)
 }
 
-/// Draws the time in which an attempt was ready and its lane was free.
+/// Draws the time in which an attempt was ready, since the last end on its node.
 fn wait(
     out: &mut Markup,
     axis: &TimeAxis,
-    (free_s, at): (f64, usize),
+    (ends, at): (&[f64], usize),
     history: &RunHistory,
     y: f64,
 ) {
     let Some(start_s) = history.attempts[at].start_s else { return };
+    let before = ends.partition_point(|end| *end <= start_s);
+    let free_s = before.checked_sub(1).map_or(0.0, |last| ends[last]);
     let from = axis.x(ready_s(history, at).max(free_s));
     let to = axis.x(start_s);
     if history.workflow.is_ok() && to - from >= 0.5 {
@@ -340,7 +352,7 @@ fn interval(axis: &TimeAxis, from_s: f64, to_s: f64) -> (Time, Time) {
 }
 
 /// Draws the number of tasks that ran on each node or in each cluster, by kind.
-fn shares(history: &RunHistory, rows: &[NodeRow], colours: &KindColours) -> Markup {
+fn shares(history: &RunHistory, rows: &[NodeRow], colours: &KindColours) -> (Markup, f64) {
     let by_cluster = rows.len() > NODE_ROWS_MAX;
     let mut groups: BTreeMap<(String, usize), (String, Vec<usize>)> = BTreeMap::new();
     for (at, row) in rows.iter().enumerate() {
@@ -350,8 +362,8 @@ fn shares(history: &RunHistory, rows: &[NodeRow], colours: &KindColours) -> Mark
         groups.entry(key).or_insert_with(|| (name, Vec::new())).1.extend(attempts);
     }
     let height = (560.0 / groups.len() as f64).clamp(18.0, 90.0);
-    let labels = groups.values().map(|(name, _)| name.chars().count() + 8);
-    let axis = TimeAxis::new(history, left_of(labels));
+    let labels = groups.values().map(|(name, _)| name.chars().count());
+    let axis = TimeAxis::new(history, left_of(labels) + MOST_ROOM);
     let bottom = TOP + groups.len() as f64 * height;
     let span = from_seconds(axis.span_s);
     let mut out = Markup::default();
@@ -384,7 +396,7 @@ fn shares(history: &RunHistory, rows: &[NodeRow], colours: &KindColours) -> Mark
         line(&mut out, "grid", (axis.left, y + height), (WIDTH - RIGHT, y + height));
         let most = if most >= 9.95 { format!("{most:.0}") } else { format!("{most:.1}") };
         let text_y = y + height / 2.0 + 4.0;
-        text(&mut out, "row", (axis.left - 44.0, text_y), name);
+        text(&mut out, "row", (axis.left - MOST_ROOM, text_y), name);
         text(&mut out, "most", (axis.left - 6.0, text_y), &format!("max {most}"));
         let failed = attempts.iter().map(|&at| &history.attempts[at]);
         let failed = failed.filter(|attempt| matches!(attempt.end, AttemptEnd::Failed { .. }));
@@ -395,7 +407,7 @@ fn shares(history: &RunHistory, rows: &[NodeRow], colours: &KindColours) -> Mark
         y += height;
     }
     out.raw("</svg>\n");
-    out
+    (out, axis.left)
 }
 
 /// Draws the area between two step functions.
@@ -430,11 +442,12 @@ fn area(
     out.raw("<path").attribute("class", class).attribute("d", &d).raw("/>\n");
 }
 
-/// Draws the numbers of running and of waiting tasks over time; none if no task has started.
+/// Draws the numbers of running and of waiting tasks over time, below a chart by node.
 /// Waiting tasks need a known workflow.
-pub fn load(history: &RunHistory) -> Option<Markup> {
-    const HEIGHT: f64 = 130.0;
-    let axis = TimeAxis::new(history, left_of([12].into_iter()));
+pub fn load(history: &RunHistory, gantt: &Gantt) -> Markup {
+    const HEIGHT: f64 = 64.0;
+    const GAP: f64 = 14.0;
+    let axis = TimeAxis::new(history, gantt.left);
     let span = from_seconds(axis.span_s);
     let (mut running, mut waiting) = (Vec::new(), Vec::new());
     for (at, attempt) in history.attempts.iter().enumerate() {
@@ -445,26 +458,31 @@ pub fn load(history: &RunHistory) -> Option<Markup> {
             waiting.push((interval(&axis, ready_s(history, at), start_s).0, start, 1.0));
         }
     }
-    if running.is_empty() {
-        return None;
+    let mut rows = vec![("running", "active", running)];
+    if history.workflow.is_ok() {
+        rows.push(("waiting", "ready", waiting));
     }
-    let running = means(running, span, BINS);
-    let waiting = means(waiting, span, BINS);
-    let sums: Vec<f64> = running.iter().zip(&waiting).map(|(a, b)| a + b).collect();
-    let most = sums.iter().copied().fold(1.0, f64::max);
-    let (base, scale) = (TOP + HEIGHT, HEIGHT / most);
+    let bottom = TOP + rows.len() as f64 * (HEIGHT + GAP) - GAP;
     let mut out = Markup::default();
-    open_svg(&mut out, base + AXIS, "Running and waiting tasks over time");
-    axis.draw(&mut out, base);
-    let all = ticks(most);
-    let step = all.len().div_ceil(5);
-    for tick in all.into_iter().step_by(step).skip(1) {
-        let y = base - tick * scale;
-        line(&mut out, "grid", (axis.left, y), (WIDTH - RIGHT, y));
-        text(&mut out, "row", (axis.left - 8.0, y + 4.0), &plain(tick));
+    open_svg(&mut out, bottom + AXIS, "Running and waiting tasks over time");
+    axis.draw(&mut out, bottom);
+    let mut base = TOP + HEIGHT;
+    for (name, class, intervals) in rows {
+        let counts = means(intervals, span, BINS);
+        let most = counts.iter().copied().fold(1.0, f64::max);
+        let scale = HEIGHT / most;
+        let all = ticks(most);
+        let step = all.len().div_ceil(4);
+        for tick in all.into_iter().step_by(step).skip(1) {
+            let y = base - tick * scale;
+            line(&mut out, "grid", (axis.left, y), (WIDTH - RIGHT, y));
+            text(&mut out, "most", (axis.left - 6.0, y + 3.0), &plain(tick));
+        }
+        area(&mut out, class, &axis, (&vec![0.0; BINS], &counts), (base, scale));
+        line(&mut out, "axis", (axis.left, base), (WIDTH - RIGHT, base));
+        text(&mut out, "row", (axis.left - 6.0, base - 1.0), name);
+        base += HEIGHT + GAP;
     }
-    area(&mut out, "ready", &axis, (&running, &sums), (base, scale));
-    area(&mut out, "active", &axis, (&vec![0.0; BINS], &running), (base, scale));
     out.raw("</svg>\n");
-    Some(out)
+    out
 }

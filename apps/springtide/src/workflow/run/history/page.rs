@@ -6,7 +6,6 @@ use springtide_cli::dates::date;
 use springtide_cli::format::{number, seconds, size};
 use springtide_runtime::work::OutputStream;
 
-use super::super::directory::find_log;
 use super::analysis::{KindUsage, PathStep, Percentiles, critical_path, usage};
 use super::attempts::{Attempt, AttemptEnd, RunHistory, TaskOutcome};
 use super::chart::{KindColours, gantt, load};
@@ -78,7 +77,7 @@ fn header(out: &mut Markup, history: &RunHistory, name: &str) {
         fact("continued", &format!("{active} in {count} processes"));
     }
     if history.workflow.is_ok() {
-        let used = springtide_cli::format::number(history.used_processor_s().round() as u64);
+        let used = number(history.used_processor_s().round() as u64);
         let used_s = history.used_processor_s();
         let used = if used_s < 100.0 { format!("{used_s:.2}") } else { used };
         fact("used", &format!("{used} processor-seconds"));
@@ -117,7 +116,7 @@ fn timeline(out: &mut Markup, history: &RunHistory, path: &[PathStep], colours: 
         (false, true) => &[
             ("i-failed", "failed attempt"),
             ("i-critical", "critical path"),
-            ("i-wait", "task is ready, and its processor is free"),
+            ("i-wait", "a ready task waits on its node"),
         ],
     };
     for (class, name) in marks {
@@ -127,15 +126,14 @@ fn timeline(out: &mut Markup, history: &RunHistory, path: &[PathStep], colours: 
     if chart.is_aggregated {
         out.raw("<p class=\"quiet\">Mean number of running tasks in each row over time.</p>\n");
     }
+    let svg = load(history, &chart);
     out.append(chart.svg);
-    if let Some(svg) = load(history) {
-        out.raw("<h3>Running and waiting tasks</h3>\n<ul class=\"legend\">");
-        out.raw("<li><i class=\"active\"></i>running</li>");
-        if history.workflow.is_ok() {
-            out.raw("<li><i class=\"ready\"></i>ready, waiting for a node or files</li>");
-        }
-        out.raw("</ul>\n").append(svg);
+    out.raw("<h3>Running and waiting tasks</h3>\n<ul class=\"legend\">");
+    out.raw("<li><i class=\"active\"></i>running</li>");
+    if history.workflow.is_ok() {
+        out.raw("<li><i class=\"ready\"></i>ready, and waiting for a node or files</li>");
     }
+    out.raw("</ul>\n").append(svg);
     out.raw("</section>\n");
 }
 
@@ -171,6 +169,8 @@ fn path_section(out: &mut Markup, history: &RunHistory, path: &[PathStep]) {
          parent to the end of its last one, and then for a node.</p>\n",
     );
     let origin = first.ready_s;
+    let has_transfers = path.iter().any(|step| step.staging_s > 0.0);
+    let has_stops = path.iter().any(|step| step.failed_s + step.stopped_s > 0.0);
     let rows: Vec<Vec<Cell>> = path
         .iter()
         .take(ROWS_MAX)
@@ -178,7 +178,7 @@ fn path_section(out: &mut Markup, history: &RunHistory, path: &[PathStep]) {
             let task = &history.tasks[step.task];
             let attempt = &history.attempts[step.attempt];
             let time = |s: f64| Cell::number(if s > 0.0 { seconds(s) } else { "-".to_owned() });
-            vec![
+            let mut row = vec![
                 Cell::text(shown(&task.id)),
                 Cell::text(shown(&task.kind)),
                 Cell::text(attempt.node.clone().unwrap_or_default()),
@@ -186,22 +186,16 @@ fn path_section(out: &mut Markup, history: &RunHistory, path: &[PathStep]) {
                 time(step.run_s),
                 time(step.parent_wait_s),
                 time(step.node_wait_s),
-                time(step.staging_s),
-                time(step.failed_s + step.stopped_s),
-            ]
+            ];
+            row.extend(has_transfers.then(|| time(step.staging_s)));
+            row.extend(has_stops.then(|| time(step.failed_s + step.stopped_s)));
+            row
         })
         .collect();
-    let heads = [
-        "task",
-        "kind",
-        "node",
-        "start",
-        "ran",
-        "waited for parents",
-        "waited for a node",
-        "transfers",
-        "failed attempts, stops",
-    ];
+    let mut heads =
+        vec!["task", "kind", "node", "start", "ran", "waited for parents", "waited for a node"];
+    heads.extend(has_transfers.then_some("transfers"));
+    heads.extend(has_stops.then_some("failed attempts, stops"));
     table(out, &heads, &rows);
     more(out, path.len(), "task");
     out.raw("</section>\n");
@@ -246,9 +240,7 @@ fn failures(out: &mut Markup, history: &RunHistory, dir: &Path) {
         out.raw("<p>No attempt of a task failed.</p></section>\n");
         return;
     }
-    let log = |attempt: &Attempt, stream| {
-        find_log(&history.dir, &history.tasks[attempt.task].id, attempt.number, stream)
-    };
+    let log = |attempt: &Attempt, stream| history.log(attempt, stream);
     let streams = [("output", OutputStream::Stdout), ("errors", OutputStream::Stderr)];
     // Failures for good come first.
     let mut order: Vec<usize> = (0..failed.len()).collect();

@@ -11,7 +11,6 @@ use springtide_cli::exit::Failed;
 use springtide_runtime::work::OutputStream;
 use springtide_workflow::Format;
 
-use super::super::directory::find_log;
 use super::super::spec::given_files;
 use super::attempts::{Attempt, AttemptEnd, RunHistory};
 use super::markup::{encode_path, relative_url};
@@ -49,7 +48,10 @@ pub fn workflow_name(history: &RunHistory) -> String {
 /// The workflow is unknown.
 pub fn metadata(history: &RunHistory) -> Result<Value, Failed> {
     let read = history.known_workflow()?;
-    let mut graph = Graph { history, read, entities: Vec::new(), parts: Vec::new() };
+    let fetched: BTreeMap<&str, &Path> =
+        history.fetched.iter().map(|(name, path)| (name.as_str(), path.as_path())).collect();
+    let files = read.workflow.files.iter().map(|file| file_id(&file.name, &fetched)).collect();
+    let mut graph = Graph { history, read, files, entities: Vec::new(), parts: Vec::new() };
     let workflow = workflow_name(history);
     let run = format!("#run-{}", history.manifest.id);
     graph.add_files();
@@ -97,6 +99,8 @@ fn id(of: &str) -> Value {
 struct Graph<'a> {
     history: &'a RunHistory,
     read: &'a Read,
+    /// Ids of the workflow's files.
+    files: Vec<String>,
     entities: Vec<Value>,
     /// Ids of the files in the crate.
     parts: Vec<String>,
@@ -118,9 +122,8 @@ impl Graph<'_> {
             }));
         }
         let sizes = self.history.file_sizes();
-        for file in &self.read.workflow.files {
+        for (file, reference) in self.read.workflow.files.iter().zip(&self.files) {
             let size = sizes.get(file.name.as_str()).copied().unwrap_or(file.bytes);
-            let reference = self.file_id(&file.name);
             let is_file = reference.starts_with("file:");
             let mut entity = json!({
                 "@id": reference,
@@ -131,23 +134,14 @@ impl Graph<'_> {
                 entity["contentSize"] = size.to_string().into();
             }
             if is_file {
-                self.parts.push(reference);
+                self.parts.push(reference.clone());
             }
             self.entities.push(entity);
         }
     }
 
-    /// The id of a workflow's file: its URL if it was copied to a place, otherwise a name.
-    fn file_id(&self, name: &str) -> String {
-        let fetched = self.history.fetched.iter().rev().find(|(fetched, _)| fetched == name);
-        match fetched.and_then(|(_, path)| std::path::absolute(path).ok()) {
-            Some(path) => format!("file://{}", encode_path(&path.to_string_lossy())),
-            None => format!("#file/{}", encode_path(name)),
-        }
-    }
-
     fn file_ids(&self, files: &[usize]) -> Vec<Value> {
-        files.iter().map(|&file| id(&self.file_id(&self.read.workflow.files[file].name))).collect()
+        files.iter().map(|&file| id(&self.files[file])).collect()
     }
 
     fn add_logs(&mut self) {
@@ -251,7 +245,7 @@ impl Graph<'_> {
         }
         if let Some(error) = error {
             action["error"] = error.into();
-            let logs = self.log_ids(attempt, &task.id);
+            let logs = self.log_ids(attempt);
             if !logs.is_empty() {
                 action["subjectOf"] = logs.iter().map(|log| id(log)).collect();
             }
@@ -260,12 +254,13 @@ impl Graph<'_> {
     }
 
     /// The ids of an attempt's logs, which are added to the crate.
-    fn log_ids(&mut self, attempt: &Attempt, task: &str) -> Vec<String> {
+    fn log_ids(&mut self, attempt: &Attempt) -> Vec<String> {
         let dir: &Path = &self.history.dir;
+        let task = &self.history.tasks[attempt.task].id;
         let streams = [(OutputStream::Stdout, "output"), (OutputStream::Stderr, "error")];
         let mut ids = Vec::new();
         for (stream, name) in streams {
-            let Some(path) = find_log(dir, task, attempt.number, stream) else { continue };
+            let Some(path) = self.history.log(attempt, stream) else { continue };
             let log = relative_url(dir, &path);
             let name = format!("Standard {name} of {task}, attempt {}", attempt.number);
             let media_type = "text/plain";
@@ -276,6 +271,14 @@ impl Graph<'_> {
             ids.push(log);
         }
         ids
+    }
+}
+
+/// The id of a workflow's file: its URL if it was copied to a place, otherwise a name.
+fn file_id(name: &str, fetched: &BTreeMap<&str, &Path>) -> String {
+    match fetched.get(name).and_then(|path| std::path::absolute(path).ok()) {
+        Some(path) => format!("file://{}", encode_path(&path.to_string_lossy())),
+        None => format!("#file/{}", encode_path(name)),
     }
 }
 
