@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::attempts::{Attempt, AttemptEnd, RunHistory};
+use super::attempts::{Attempt, AttemptEnd, RunHistory, TaskOutcome};
 
 /// A task on the critical path, with the parts of the time since its last parent's end, in
 /// seconds. The parts of all steps add up to the time until the path's end.
@@ -113,13 +113,38 @@ fn overlap(a: (f64, f64), b: (f64, f64)) -> f64 {
 /// ended, and a process runs the run.
 pub fn ready_s(history: &RunHistory, at: usize) -> f64 {
     let attempt = &history.attempts[at];
-    let task = &history.tasks[attempt.task];
-    let ends = task.parents.iter().filter_map(|&parent| end_of(history, parent));
-    let earlier = task.attempts.iter().filter(|&&other| other < at);
-    let earlier = earlier.map(|&other| history.attempts[other].end_s);
     let begun = history.processes.get(attempt.process).map_or(0.0, |process| process.0);
-    let ready = ends.chain(earlier).fold(begun, f64::max);
+    let ready = free_s(history, attempt.task, at).max(begun);
     ready.min(attempt.start_s.unwrap_or(attempt.end_s))
+}
+
+/// The last end of the parents of a task, and of its attempts before this one; at least the begin
+/// of the run.
+fn free_s(history: &RunHistory, task: usize, before: usize) -> f64 {
+    let task = &history.tasks[task];
+    let ends = task.parents.iter().filter_map(|&parent| end_of(history, parent));
+    let earlier = task.attempts.iter().filter(|&&other| other < before);
+    let earlier = earlier.map(|&other| history.attempts[other].end_s);
+    ends.chain(earlier).fold(history.begun_s(), f64::max)
+}
+
+/// The intervals in which tasks were ready and did not run, also those that have not started.
+/// They include times without a process.
+pub fn waiting(history: &RunHistory) -> Vec<(f64, f64)> {
+    let is_completed = |parent: &usize| {
+        let outcome = history.tasks[*parent].outcome;
+        matches!(outcome, TaskOutcome::Completed | TaskOutcome::Cached)
+    };
+    let started = history.attempts.iter().enumerate().filter_map(|(at, attempt)| {
+        let start_s = attempt.start_s?;
+        Some((free_s(history, attempt.task, at).min(start_s), start_s))
+    });
+    let unstarted = history.tasks.iter().enumerate().filter(|(_, task)| {
+        let is_open = task.attempts.is_empty() && task.outcome == TaskOutcome::Unfinished;
+        is_open && task.parents.iter().all(is_completed)
+    });
+    let unstarted = unstarted.map(|(task, _)| (free_s(history, task, 0), history.last_s()));
+    started.chain(unstarted).collect()
 }
 
 /// The time of an attempt from ready to start, in seconds; none if it did not start.

@@ -8,7 +8,7 @@ use springtide_actors::policy::provisioning::{Time, from_seconds};
 use springtide_cli::format::seconds;
 use springtide_figures::canvas::{KINDS, colour, means, plain, short, ticks, unit};
 
-use super::analysis::{KindUsage, PathStep, ready_s};
+use super::analysis::{KindUsage, PathStep, ready_s, waiting};
 use super::attempts::{Attempt, AttemptEnd, RunHistory};
 use super::markup::Markup;
 
@@ -192,9 +192,12 @@ fn place(attempt: &Attempt) -> (String, String) {
     (cluster, attempt.node.clone().unwrap_or_else(unknown))
 }
 
+/// The order of nodes: by cluster, name and number.
+type NodeKey = (String, (String, u64));
+
 /// Nodes with their attempts in lanes: each attempt in the first lane that is free.
 fn bar_rows(history: &RunHistory) -> Vec<NodeRow> {
-    let mut by_node: BTreeMap<(String, (String, u64)), (NodeRow, Vec<usize>)> = BTreeMap::new();
+    let mut by_node: BTreeMap<NodeKey, (NodeRow, Vec<usize>)> = BTreeMap::new();
     for (at, attempt) in history.attempts.iter().enumerate() {
         if attempt.start_s.is_none() {
             continue;
@@ -449,25 +452,22 @@ pub fn load(history: &RunHistory, gantt: &Gantt) -> Markup {
     const GAP: f64 = 14.0;
     let axis = TimeAxis::new(history, gantt.left);
     let span = from_seconds(axis.span_s);
-    let (mut running, mut waiting) = (Vec::new(), Vec::new());
-    for (at, attempt) in history.attempts.iter().enumerate() {
-        let Some(start_s) = attempt.start_s else { continue };
-        let (start, end) = interval(&axis, start_s, attempt.end_s);
-        running.push((start, end, 1.0));
-        if history.workflow.is_ok() {
-            waiting.push((interval(&axis, ready_s(history, at), start_s).0, start, 1.0));
-        }
-    }
-    let mut rows = vec![("running", "active", running)];
+    let running = history.attempts.iter();
+    let running = running.filter_map(|attempt| Some((attempt.start_s?, attempt.end_s))).collect();
+    let mut rows = vec![("active", running)];
     if history.workflow.is_ok() {
-        rows.push(("waiting", "ready", waiting));
+        rows.push(("ready", waiting(history)));
     }
     let bottom = TOP + rows.len() as f64 * (HEIGHT + GAP) - GAP;
     let mut out = Markup::default();
     open_svg(&mut out, bottom + AXIS, "Running and waiting tasks over time");
     axis.draw(&mut out, bottom);
     let mut base = TOP + HEIGHT;
-    for (name, class, intervals) in rows {
+    for (class, intervals) in rows {
+        let intervals = intervals.into_iter().map(|(from_s, to_s): (f64, f64)| {
+            let (from, to) = interval(&axis, from_s, to_s);
+            (from, to, 1.0)
+        });
         let counts = means(intervals, span, BINS);
         let most = counts.iter().copied().fold(1.0, f64::max);
         let scale = HEIGHT / most;
@@ -480,7 +480,6 @@ pub fn load(history: &RunHistory, gantt: &Gantt) -> Markup {
         }
         area(&mut out, class, &axis, (&vec![0.0; BINS], &counts), (base, scale));
         line(&mut out, "axis", (axis.left, base), (WIDTH - RIGHT, base));
-        text(&mut out, "row", (axis.left - 6.0, base - 1.0), name);
         base += HEIGHT + GAP;
     }
     out.raw("</svg>\n");

@@ -110,15 +110,18 @@ fn timeline(out: &mut Markup, history: &RunHistory, path: &[PathStep], colours: 
     for (class, name) in colours.legend() {
         out.raw("<li><i").attribute("class", class).raw("></i>").text(&name).raw("</li>");
     }
-    let marks: &[(&str, &str)] = match (chart.is_aggregated, history.workflow.is_ok()) {
-        (true, _) => &[("i-mark", "failed attempt")],
-        (false, false) => &[("i-failed", "failed attempt")],
-        (false, true) => &[
-            ("i-failed", "failed attempt"),
-            ("i-critical", "critical path"),
-            ("i-wait", "a ready task waits on its node"),
-        ],
+    let is_failed = |attempt: &Attempt| {
+        matches!(attempt.end, AttemptEnd::Failed { .. }) && attempt.start_s.is_some()
     };
+    let mut marks = Vec::new();
+    if history.attempts.iter().any(is_failed) {
+        let class = if chart.is_aggregated { "i-mark" } else { "i-failed" };
+        marks.push((class, "failed attempt"));
+    }
+    if !chart.is_aggregated && history.workflow.is_ok() {
+        marks.push(("i-critical", "critical path"));
+        marks.push(("i-wait", "a ready task waits on its node"));
+    }
     for (class, name) in marks {
         out.raw("<li><i").attribute("class", class).raw("></i>").text(name).raw("</li>");
     }
@@ -153,7 +156,7 @@ fn path_section(out: &mut Markup, history: &RunHistory, path: &[PathStep]) {
         ("failed attempts", total(|step| step.failed_s)),
         ("transfers of files", total(|step| step.staging_s)),
         ("waiting for a node", total(|step| step.node_wait_s)),
-        ("no process ran the run", total(|step| step.stopped_s)),
+        ("without a process of the run", total(|step| step.stopped_s)),
     ];
     let all = parts.iter().fold(0.0, |sum, (_, part)| sum + part);
     out.raw("<section><h2>Critical path</h2>\n<p>");

@@ -7,7 +7,7 @@ use springtide_workflow::{Format, Overrides, Workflow};
 
 use super::super::directory::RunManifest;
 use super::super::journal::{JournalEntry, WorkflowSource};
-use super::analysis::{Percentiles, critical_path, ready_s, usage, wait_s};
+use super::analysis::{Percentiles, critical_path, ready_s, usage, wait_s, waiting};
 use super::attempts::{AttemptEnd, RunHistory, TaskOutcome};
 use super::{page, ro_crate, timestamp, wfformat};
 use crate::workflow::Read;
@@ -181,6 +181,10 @@ fn waits_and_resources_are_by_kind() {
     });
     assert_eq!((ready_s(&history, first), wait_s(&history, first)), (116.5, Some(0.5)));
     assert_eq!((ready_s(&history, last), wait_s(&history, last)), (119.0, Some(0.25)));
+    // `last` waits since its last parent's end, and `<b>&"` since that of `first`.
+    let waiting = waiting(&history);
+    assert_eq!(waiting.len(), 7);
+    assert_eq!((waiting[6], waiting[5]), ((119.0, 119.25), (106.5, 117.0)));
     let usage = usage(&history);
     let kinds: Vec<&str> = usage.iter().map(|kind| kind.kind.as_str()).collect();
     assert_eq!(kinds, ["sh", "true", "false"]);
