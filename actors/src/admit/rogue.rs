@@ -40,9 +40,9 @@ use crate::endpoint::Endpoint;
 use crate::hardware::Hardware;
 use crate::head::{HEAD, HEAD_CLUSTER, Head};
 use crate::job::{
-    Assign, CHECKPOINTS, CLIENT, Cancel, JobEndNotice, JobEndReport, JobNote, JobParams, JobReport,
-    JobSpec, LostMember, NoteKind, ReleaseWorker, RootProgress, SCHEDULER, TasksHeldAtDeath,
-    WORKER, cluster_coordinator_name, coordinator_name, site_name,
+    Assign, CHECKPOINTS, CLIENT, Cancel, ClientMessage, JobEndNotice, JobEndReport, JobNote,
+    JobParams, JobReport, JobSpec, LostMember, NoteKind, ReleaseWorker, RootProgress, SCHEDULER,
+    TasksHeldAtDeath, WORKER, cluster_coordinator_name, coordinator_name, site_name,
 };
 use crate::links::LinkChanges;
 use crate::look::{InspectCluster, InspectJob, QueryWorker};
@@ -467,6 +467,7 @@ impl Forged {
         send!(GrowthRefused { job, reason: reason.clone(), number: 0 });
         send!(InspectJob { job });
         send!(Cancel { job, reason });
+        send!(ClientMessage { job, number: 1, body: vec![0x90].into() });
         let (host, name) = (
             granted.view.cluster_coordinators[&cluster].clone(),
             cluster_coordinator_name(granted.job),

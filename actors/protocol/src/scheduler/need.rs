@@ -47,6 +47,10 @@ pub struct JobRequirements {
     /// Reservation that the job runs on exclusively.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<ReservationId>,
+    /// Whether the job may start before its reservation, on processors that no other reservation
+    /// needs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub starts_early: bool,
     /// Time limit in milliseconds, after which the job is ended. A job without one is assumed to
     /// run forever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,6 +93,7 @@ impl JobRequirements {
             max: most,
             spreads: false,
             reservation: None,
+            starts_early: false,
             time_ms: None,
             expected_ms: None,
             program: None,

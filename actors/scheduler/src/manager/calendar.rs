@@ -294,7 +294,8 @@ impl Manager {
 
     /// Processors of a cluster that a starting job may use.
     ///
-    /// For a job of a reservation, these are the reservation's present processors. For others,
+    /// For a job of a reservation, these are the reservation's present processors. One that starts
+    /// early may also use what other reservations do not need now or soon. For others,
     /// these are the processors that reservations leave free for the job's whole time.
     pub(super) fn available(&self, cluster: &ClusterId, need: Option<&JobRequirements>) -> u32 {
         self.available_with(cluster, need, 0)
@@ -319,9 +320,11 @@ impl Manager {
             }
             let has = profile.of(id, self.now).saturating_sub(self.used(id, cluster));
             let idle = known.idle().saturating_add(back);
-            // A reservation is a latest start: its jobs may use what no other reservation needs.
-            let others = self.withheld_for_others(cluster, id);
-            return idle.min(has.max(idle.saturating_sub(others)));
+            if need.is_some_and(|need| need.starts_early) {
+                let others = self.withheld_for_others(cluster, id);
+                return idle.min(has.max(idle.saturating_sub(others)));
+            }
+            return idle.min(has);
         }
         let ends = self.now.saturating_add(need.map_or(NEVER, JobRequirements::time)).min(NEVER);
         let firm: u32 = self.unreleasable(cluster).iter().map(|(count, _)| count).sum();

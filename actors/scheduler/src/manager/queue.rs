@@ -241,7 +241,8 @@ impl Manager {
                 .then(|| self.try_place(&job.need, is_reserved, &ground, plan.as_ref()));
             match tried {
                 Some(Ok(placed)) => {
-                    if let Some(plan) = plan.as_mut().filter(|_| !own) {
+                    let is_early = job.need.starts_early;
+                    if let Some(plan) = plan.as_mut().filter(|_| !own || is_early) {
                         let time = match self.predicted_time(&job.need) {
                             NEVER => UNKNOWN_TIME,
                             time => time,
@@ -265,6 +266,11 @@ impl Manager {
                     }
                     arrays.add(Some(&job.need));
                     self.placed(id, placed, now, out);
+                    if own && is_early {
+                        // It may have processors that are not reserved.
+                        ground = self.capacities_now();
+                        summary = CapacitySummary::at(&ground);
+                    }
                     has_changed = true;
                     continue;
                 }

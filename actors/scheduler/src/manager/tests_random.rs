@@ -277,7 +277,8 @@ impl ManagerWorld {
                 let has = one.processors_at(&part.cluster, self.manager.now);
                 // The parts of the job are booked already.
                 let needed = self.manager.withheld_for_others(&part.cluster, id);
-                let is_early = known.others + known.booked + needed <= known.size;
+                let starts_early = self.needs[&job].starts_early;
+                let is_early = starts_early && known.others + known.booked + needed <= known.size;
                 let count = part.count;
                 assert!(has >= count || is_early, "{job} gets {count} of {has} of {id}: {known:?}");
                 continue;
@@ -494,6 +495,7 @@ impl ManagerWorld {
                 let min = 1 + u32::from(success) % 3;
                 let need = JobRequirements {
                     reservation: Some(id),
+                    starts_early: which.is_multiple_of(2),
                     ..JobRequirements::one(Kind::Rigid, min, min, min)
                 };
                 self.submit(need);

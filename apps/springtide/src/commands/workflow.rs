@@ -6,7 +6,7 @@ use springtide_cli::exit::Failed;
 use crate::operations::process::start_log;
 use crate::options::GlobalArgs;
 use crate::program::Program;
-use crate::workflow::run::control;
+use crate::workflow::run::{control, history};
 use crate::workflow::{check, formats, plan, run};
 
 /// The subcommands of `workflow`.
@@ -33,6 +33,9 @@ pub enum WorkflowCommand {
     Watch(control::StatusArgs),
     /// Print the output of a task
     Logs(control::LogsArgs),
+    /// Write a page about a run: tasks by node, critical path, waits, failures and resources; or
+    /// what ran, as a WfFormat instance or an RO-Crate
+    Report(history::ReportArgs),
     /// End the process of a run; `run` or `submit` continues it later
     Cancel(control::StatusArgs),
     /// Remove a run: its files in the clusters, and its directory
@@ -69,6 +72,7 @@ pub fn execute(
         WorkflowCommand::Status(args) => control::status(args),
         WorkflowCommand::Watch(args) => control::watch(args),
         WorkflowCommand::Logs(args) => control::logs(args),
+        WorkflowCommand::Report(args) => history::report(args),
         WorkflowCommand::Cancel(args) => control::cancel(args),
         WorkflowCommand::Remove(args) => control::remove(args),
     }

@@ -260,3 +260,25 @@ fn prepared_reservation_ends_no_running_job() {
     let out = advance_to(&mut scene, 63);
     assert!(!ended(&out), "{out:?}");
 }
+
+#[test]
+fn a_job_may_start_before_its_reservation_on_processors_that_no_other_needs() {
+    let mut scene = scene(by(Approach::Running, Policy::Egs), &[("a", 4)]);
+    reserve(&mut scene, vec![part("a", 3, 1000, 2000)]).unwrap();
+    reserve(&mut scene, vec![part("a", 2, 5, 500)]).unwrap();
+    let early = |reservation, size| JobRequirements {
+        reservation: Some(ReservationId(reservation)),
+        starts_early: true,
+        expected_ms: Some(60_000),
+        ..JobRequirements::one(Kind::Rigid, size, size, size)
+    };
+    assert_eq!(scene.submit(1, early(1, 3)), [], "the other reservation needs two");
+    let out = scene.submit(2, early(1, 2));
+    assert!(matches!(&out[..], [ManagerAction::Claim { job: JobId(2), .. }]), "{out:?}");
+    scene.claimed(2, "a", 2);
+    // What it has counts in the reservation, and the rest is for the other one.
+    let other = scene.submit(3, early(2, 2));
+    assert!(matches!(&other[..], [ManagerAction::Claim { job: JobId(3), .. }]), "{other:?}");
+    let out = scene.submit(4, JobRequirements::one(Kind::Rigid, 1, 1, 1));
+    assert_eq!(out, [], "none is left");
+}

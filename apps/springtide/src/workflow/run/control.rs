@@ -19,7 +19,7 @@ use springtide_cli::format::{SCHEMA, seconds};
 use springtide_cli::outdir::{create_file, make_dir};
 use springtide_runtime::work::OutputStream;
 
-use super::directory::{log_path, read_entries, read_manifest, runner};
+use super::directory::{find_log, read_entries, read_manifest, runner};
 use super::journal::JournalEntry;
 use super::staging::Staging;
 use super::{RunArgs, default_dir, prepare};
@@ -91,6 +91,16 @@ struct RunStatus {
     ended: Option<Option<String>>,
 }
 
+/// The state of a run, in one word: by whether a process runs it, and by its end and error.
+pub fn run_state(has_process: bool, ended: Option<&Option<String>>) -> &'static str {
+    match (has_process, ended) {
+        (true, None) => "running",
+        (_, Some(None)) => "completed",
+        (_, Some(Some(_))) => "failed",
+        (false, None) => "interrupted",
+    }
+}
+
 impl RunStatus {
     fn read(dir: &Path) -> Result<Self, Failed> {
         let (manifest, entries) = (read_manifest(dir)?, read_entries(dir)?);
@@ -142,7 +152,9 @@ impl RunStatus {
                 task.state = if again { "waiting" } else { "failed" };
                 (task.attempts, task.end_s, task.reason) = (attempt, Some(at_s), Some(reason));
             }
-            JournalEntry::Reserved { at_s, .. } | JournalEntry::Fetched { at_s, .. } => {
+            JournalEntry::Reserved { at_s, .. }
+            | JournalEntry::Staged { at_s, .. }
+            | JournalEntry::Fetched { at_s, .. } => {
                 self.last_s = at_s;
             }
             JournalEntry::Ended { at_s, error } => {
@@ -157,12 +169,7 @@ impl RunStatus {
 
     /// The state of the run, in one word.
     fn state(&self) -> &'static str {
-        match (&self.process, &self.ended) {
-            (Some(_), None) => "running",
-            (_, Some(None)) => "completed",
-            (_, Some(Some(_))) => "failed",
-            (None, None) => "interrupted",
-        }
+        run_state(self.process.is_some(), self.ended.as_ref())
     }
 
     fn text(&self) -> String {
@@ -224,7 +231,7 @@ impl RunStatus {
 ///
 /// # Errors
 /// There is no such run, or none at all.
-fn find(run: Option<&Path>) -> Result<PathBuf, Failed> {
+pub fn find(run: Option<&Path>) -> Result<PathBuf, Failed> {
     if let Some(run) = run
         && run.join("run.json").exists()
     {
@@ -319,26 +326,15 @@ pub fn logs(args: &LogsArgs) -> Result<(), Failed> {
     };
     let attempt = args.attempt.unwrap_or(task.attempts.max(1));
     let stream = if args.stderr { OutputStream::Stderr } else { OutputStream::Stdout };
-    // A name that is not plain has the task's number, which the journal does not have.
-    let mut path = log_path(&dir, (0, &args.task), attempt, stream);
-    if !path.exists() {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let tail = name.strip_prefix("task-0").unwrap_or(&name).to_owned();
-        let logs = fs::read_dir(dir.join("logs")).into_iter().flatten().flatten();
-        let found = logs.map(|entry| entry.path()).find(|path| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            name.starts_with("task-") && name.ends_with(&tail)
-        });
-        match found {
-            Some(found) => path = found,
-            // A task that wrote nothing has no file.
-            None if attempt <= task.attempts => return Ok(()),
-            None => {
-                let id = &args.task;
-                return Err(Failed::usage(format!("task {id} has no attempt {attempt}")));
-            }
+    let path = match find_log(&dir, &args.task, attempt, stream) {
+        Some(path) => path,
+        // A task that wrote nothing has no file.
+        None if attempt <= task.attempts => return Ok(()),
+        None => {
+            let id = &args.task;
+            return Err(Failed::usage(format!("task {id} has no attempt {attempt}")));
         }
-    }
+    };
     let mut file = File::open(&path).map_err(|error| cannot("read", &path, &error))?;
     let mut out = std::io::stdout().lock();
     std::io::copy(&mut file, &mut out).map_err(|error| cannot("read", &path, &error))?;

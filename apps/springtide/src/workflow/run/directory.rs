@@ -7,6 +7,7 @@
 //! logs/           TASK.out and TASK.err; of earlier attempts TASK.N.out
 //! runner.log      messages of a process that `workflow submit` has started
 //! result.json     the result of the last process, and tasks.csv
+//! report.html     the page of `workflow report`
 //! ```
 
 use std::fs::{self, File, TryLockError};
@@ -146,6 +147,23 @@ pub fn log_path(
         OutputStream::Stderr => "err",
     };
     dir.join("logs").join(format!("{name}.{attempt}.{stream}"))
+}
+
+/// The log of an attempt of a task whose index is unknown; none if the attempt wrote nothing.
+pub fn find_log(dir: &Path, id: &str, attempt: u32, stream: OutputStream) -> Option<PathBuf> {
+    let path = log_path(dir, (0, id), attempt, stream);
+    if path.exists() {
+        return Some(path);
+    }
+    // A name that is not plain has the task's index.
+    let name = path.file_name()?.to_string_lossy().into_owned();
+    let tail = name.strip_prefix("task-0")?.to_owned();
+    let logs = fs::read_dir(dir.join("logs")).into_iter().flatten().flatten();
+    logs.map(|entry| entry.path()).find(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let number = name.strip_prefix("task-").and_then(|name| name.strip_suffix(&tail));
+        number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+    })
 }
 
 /// Reads the description of a run.

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use springtide_actors::client::JobUpdate;
+use springtide_actors::files::FetchResult;
 use springtide_actors::job::{JobEndReport, JobError, JobParams, NoteKind, coordinator_name};
 use springtide_actors::policy::Mode;
 use springtide_actors::policy::provisioning::seconds;
@@ -35,7 +36,7 @@ use super::pilot_job::{WorkflowPilot, send_orders};
 use super::pilots::{PilotId, PilotNode, PlacedTask, WantedNode};
 use super::reserve::Reserver;
 use super::spec::RunSpec;
-use super::staging::{Staging, path_below};
+use super::staging::{COPIES_MAX, COPY_INTERVAL, Staging, path_below};
 use super::table::TaskLimits;
 use super::{Prepared, table::TaskState};
 use crate::operations::agree::now;
@@ -73,9 +74,11 @@ type Submitted = (JobRole, Result<Result<JobGrant, SubmitError>, RemoteError>);
 /// What a task of this process reports to the driver.
 enum DriveEvent {
     Submitted(Submitted),
+    /// The inputs of an attempt are in its cluster, with the transfers that brought them.
     Staged {
         number: u64,
-        result: Result<(), String>,
+        cluster: ClusterId,
+        result: Result<Vec<(usize, FetchResult)>, String>,
     },
     /// Orders do not reach a pilot.
     PilotUnreachable {
@@ -285,7 +288,13 @@ impl<'a> Drive<'a> {
     fn drive_event(&mut self, event: DriveEvent) -> Result<Vec<FlowEvent>, Failed> {
         match event {
             DriveEvent::Submitted((role, answer)) => self.submitted(role, answer),
-            DriveEvent::Staged { number, result } => Ok(vec![FlowEvent::Staged { number, result }]),
+            DriveEvent::Staged { number, cluster, result } => {
+                let result = match result {
+                    Ok(transfers) => Ok(self.record_staged(number, &cluster, transfers)?),
+                    Err(reason) => Err(reason),
+                };
+                Ok(vec![FlowEvent::Staged { number, result }])
+            }
             DriveEvent::PilotUnreachable { pilot, reason } => Ok(self.abandon(pilot, &reason)),
             DriveEvent::Status(status) => self.status(status),
         }
@@ -509,7 +518,8 @@ impl<'a> Drive<'a> {
         };
         // It ends with the reservation, unless a task takes longer.
         need.expected_ms = reservation.and_then(|id| self.reserver.remaining_ms(id));
-        need.reservation = reservation;
+        // A reservation is a latest start.
+        (need.reservation, need.starts_early) = (reservation, reservation.is_some());
         need
     }
 
@@ -655,15 +665,40 @@ impl<'a> Drive<'a> {
         let named = |(file, clusters): &(usize, Vec<ClusterId>)| {
             (self.spec.stored[*file].clone(), clusters.clone())
         };
+        let indices: Vec<usize> = files.iter().map(|(file, _)| *file).collect();
         let files: Vec<(String, Vec<ClusterId>)> = files.iter().map(named).collect();
         let (staging, events) = (self.staging.clone(), self.events.0.clone());
         // Transfers are cancelled with the job that they are for.
         let job = self.roles.keys().next().copied().unwrap_or(JobId(0));
         tokio::task::spawn_local(async move {
             let result = staging.bring(job, files, &cluster).await;
+            let result = result.map(|transfers| indices.into_iter().zip(transfers).collect());
             // The run may be over.
-            let _ = events.send(DriveEvent::Staged { number, result });
+            let _ = events.send(DriveEvent::Staged { number, cluster, result });
         });
+    }
+
+    /// Records the transfers of files that were not in the cluster yet.
+    fn record_staged(
+        &mut self,
+        number: u64,
+        cluster: &ClusterId,
+        transfers: Vec<(usize, FetchResult)>,
+    ) -> Result<(), Failed> {
+        let Some(placed) = self.flow.attempt(number) else { return Ok(()) };
+        for (file, transfer) in transfers {
+            let Some(from) = transfer.from else { continue };
+            self.directory.journal.add(&JournalEntry::Staged {
+                at_s: seconds(now()),
+                task: self.spec.steps[placed.task].id.clone(),
+                file: self.prepared.read.workflow.files[file].name.clone(),
+                from,
+                cluster: cluster.clone(),
+                bytes: transfer.bytes,
+                seconds: transfer.seconds,
+            })?;
+        }
+        Ok(())
     }
 
     fn record_completed(
@@ -688,6 +723,10 @@ impl<'a> Drive<'a> {
             memory_bytes: usage.memory_bytes,
         };
         self.directory.journal.add(&entry)?;
+        // The file may replace one of an interrupted attempt.
+        for file in &self.spec.step_files[placed.task].outputs {
+            self.staging.forget_entry(&self.spec.stored[*file]);
+        }
         if let Some(cache) = &mut self.prepared.cache.borrow_mut().as_mut() {
             cache.add(&entry)?;
         }
@@ -773,8 +812,6 @@ impl<'a> Drive<'a> {
             }
             let clusters: Vec<ClusterId> = self.flow.locations(file).iter().cloned().collect();
             let stored = &self.spec.stored[file];
-            let entry = self.staging.entry(stored, &clusters).await;
-            let entry = entry.map_err(|reason| Failed::failure(format!("{name}: {reason}")))?;
             let server = clusters.iter().find_map(|cluster| self.staging.server(cluster)).cloned();
             let Some(server) = server else {
                 return Err(Failed::failure(format!("{name}: no cluster has it")));
@@ -783,7 +820,19 @@ impl<'a> Drive<'a> {
             if let Some(parent) = path.parent() {
                 make_dir(parent)?;
             }
-            fetch(&server, &entry, &path, &mut self.talk).await?;
+            let mut tries = 0;
+            loop {
+                let entry = self.staging.entry(stored, &clusters).await;
+                let entry = entry.map_err(|reason| Failed::failure(format!("{name}: {reason}")))?;
+                match fetch(&server, &entry, &path, &mut self.talk).await {
+                    Ok(_) => break,
+                    Err(failed) if tries >= COPIES_MAX => return Err(failed),
+                    // An attempt of a killed process may have replaced it meanwhile.
+                    Err(_) => self.staging.forget_entry(stored),
+                }
+                tries += 1;
+                sleep(COPY_INTERVAL).await;
+            }
             let (at_s, file) = (seconds(now()), name.clone());
             self.directory.journal.add(&JournalEntry::Fetched { at_s, file, path })?;
         }

@@ -9,6 +9,7 @@ use std::io::{self, BufRead as _, BufReader, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 use springtide_cli::exit::{Failed, cannot};
 use springtide_cli::outdir::open_append;
@@ -32,6 +33,8 @@ pub enum JournalEntry {
         restored: usize,
         /// Whether tasks run without reservations.
         best_effort: bool,
+        /// The source of the workflow; none in journals of earlier versions.
+        source: Option<WorkflowSource>,
     },
     /// An attempt of a task has started.
     Started {
@@ -101,6 +104,23 @@ pub enum JournalEntry {
         /// The price.
         cost: f64,
     },
+    /// A file was copied to the cluster of a task that reads it.
+    Staged {
+        /// Time of the event.
+        at_s: f64,
+        /// Id of the task.
+        task: String,
+        /// Name of the file.
+        file: String,
+        /// The cluster that sent it.
+        from: ClusterId,
+        /// The cluster that received it.
+        cluster: ClusterId,
+        /// Its size in bytes, as transferred.
+        bytes: u64,
+        /// Duration of the transfer in seconds.
+        seconds: f64,
+    },
     /// A result was copied to its final place.
     Fetched {
         /// Time of the event.
@@ -117,6 +137,49 @@ pub enum JournalEntry {
         /// The reason, if tasks are left.
         error: Option<String>,
     },
+}
+
+/// The source of a run's workflow: its file, and the options that change what the file says.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkflowSource {
+    /// SHA-256 digest of the file, in hexadecimal digits.
+    pub digest: String,
+    /// The format, if an option names it.
+    pub format: Option<String>,
+    /// The absolute path of the table of overrides.
+    pub overrides: Option<PathBuf>,
+    /// The absolute path of the table of commands.
+    pub programs: Option<PathBuf>,
+    /// The scale of placeholders, if they run instead of the commands.
+    pub pretend: Option<f64>,
+    /// The time limit in seconds of tasks without a limit of their own.
+    pub time_limit_s: Option<f64>,
+    /// The memory limit in bytes of tasks without a limit of their own.
+    pub memory_bytes: Option<u64>,
+}
+
+impl JournalEntry {
+    /// Time of the event.
+    pub fn at_s(&self) -> f64 {
+        match self {
+            Self::Begun { at_s, .. }
+            | Self::Started { at_s, .. }
+            | Self::Completed { at_s, .. }
+            | Self::Failed { at_s, .. }
+            | Self::Reserved { at_s, .. }
+            | Self::Staged { at_s, .. }
+            | Self::Fetched { at_s, .. }
+            | Self::Ended { at_s, .. } => *at_s,
+        }
+    }
+}
+
+impl WorkflowSource {
+    /// The digest of a workflow's text.
+    pub fn digest_of(text: &[u8]) -> String {
+        let digest = digest(&SHA256, text);
+        digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
 }
 
 /// The journal of a run, open for new entries.

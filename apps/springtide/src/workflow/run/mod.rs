@@ -6,6 +6,7 @@
 //! - [`directory`] and [`journal`] keep what was done, so that a later process continues.
 //! - [`spec`] makes tasks of a workflow, [`report`] describes a run that has ended, and [`control`]
 //!   has the commands for runs.
+//! - [`history`] makes a page and provenance files of a run's journal.
 //!
 //! A task runs on a *pilot*, a job that holds a node for many tasks. Each task has a key: a digest
 //! of its program and its inputs, from which the stored names of its outputs are made. So a task
@@ -15,6 +16,7 @@ pub mod control;
 mod directory;
 mod drive;
 mod flow;
+pub mod history;
 mod journal;
 mod parts;
 mod pilot_job;
@@ -45,7 +47,7 @@ use springtide_runtime::random::SplitMix;
 use self::directory::{ExistingRun, RunDirectory, RunManifest};
 use self::drive::Drive;
 use self::flow::{Flow, FlowSettings};
-use self::journal::{Journal, JournalEntry};
+use self::journal::{Journal, JournalEntry, WorkflowSource};
 use self::report::CompletedRun;
 use self::spec::{RunSpec, SpecInput, given_files};
 use self::staging::{Staging, path_below};
@@ -414,6 +416,7 @@ async fn run_attached(
         tasks: spec.steps.len(),
         restored,
         best_effort: args.best_effort,
+        source: source(&args),
     };
     directory.journal.add(&entry)?;
     if restored > 0 {
@@ -477,6 +480,24 @@ async fn run_attached(
     drop(drive);
     directory.journal.add(&JournalEntry::Ended { at_s: seconds(now()), error })?;
     Ok(ran.and(printed))
+}
+
+/// The source of the workflow for the journal; none if its file cannot be read again.
+fn source(args: &RunArgs) -> Option<WorkflowSource> {
+    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    if !args.file.is_file() {
+        return None;
+    }
+    let text = std::fs::read(&args.file).ok()?;
+    Some(WorkflowSource {
+        digest: WorkflowSource::digest_of(&text),
+        format: args.read.format.map(|format| format.word().to_owned()),
+        overrides: args.read.overrides.as_ref().map(absolute),
+        programs: args.programs.as_ref().map(absolute),
+        pretend: args.pretend,
+        time_limit_s: args.time_limit.map(|limit| limit.as_secs_f64()),
+        memory_bytes: args.memory.map(|size| size.bytes()),
+    })
 }
 
 /// Reads the files that tasks read and none writes.

@@ -9,13 +9,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use springtide_actors::files::{
-    FetchFile, FileEntry, FileServer, FileSource, RemoveFiles, ScanFiles,
+    FetchFile, FetchResult, FileEntry, FileServer, FileSource, RemoveFiles, ScanFiles,
 };
 use springtide_actors::scheduler::{GetFiles, GridFiles, Scheduler};
 use springtide_cli::exit::Failed;
 use springtide_runtime::id::{ClusterId, JobId};
 use springtide_runtime::remote::Remote;
 use tokio::sync::Mutex;
+use tokio::time::sleep;
 
 use crate::operations::attach::Attachment;
 use crate::operations::inputs::server;
@@ -26,6 +27,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const SCAN_TIMEOUT: Duration = Duration::from_secs(600);
 /// The longest transfer of a file.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+/// The most repetitions of a copy of a file, and the pause before them.
+pub const COPIES_MAX: u32 = 10;
+pub const COPY_INTERVAL: Duration = Duration::from_millis(500);
 /// The most names in one message.
 const NAMES_MAX: usize = 1000;
 
@@ -92,6 +96,11 @@ impl Staging {
         self.entries.borrow().get(name).cloned()
     }
 
+    /// Forgets the entry of a file that may have been replaced.
+    pub fn forget_entry(&self, name: &str) {
+        self.entries.borrow_mut().remove(name);
+    }
+
     /// The entry of a file that one of these clusters has.
     ///
     /// # Errors
@@ -116,7 +125,8 @@ impl Staging {
         known.get(name).cloned().ok_or_else(|| format!("no cluster has the file {name} any more"))
     }
 
-    /// Brings files to a cluster, each from one of the clusters that have it.
+    /// Brings files to a cluster, each from one of the clusters that have it. Returns the
+    /// transfers in the order of the files.
     ///
     /// # Errors
     /// A file cannot be brought: the reason.
@@ -125,25 +135,46 @@ impl Staging {
         job: JobId,
         files: Vec<(String, Vec<ClusterId>)>,
         to: &ClusterId,
-    ) -> Result<(), String> {
+    ) -> Result<Vec<FetchResult>, String> {
         let Some(server) = self.servers.get(to) else {
             return Err(format!("cluster {to} has no directory for files"));
         };
+        let mut transfers = Vec::new();
         for (name, clusters) in files {
-            let file = self.entry(&name, &clusters).await?;
-            let source = |cluster: &ClusterId| {
-                let address = self.grid.servers.get(cluster)?.clone();
-                Some(FileSource { address, cluster: cluster.clone() })
+            let mut tries = 0;
+            let fetched = loop {
+                match self.bring_file(server, (job, &name), &clusters).await {
+                    Ok(fetched) => break fetched,
+                    Err(error) if tries >= COPIES_MAX => {
+                        return Err(format!("{name} did not reach {to}: {error}"));
+                    }
+                    // An attempt of a killed process may have replaced it meanwhile.
+                    Err(_) => self.forget_entry(&name),
+                }
+                tries += 1;
+                sleep(COPY_INTERVAL).await;
             };
-            let from = clusters.iter().filter_map(source).collect();
-            let order = FetchFile { job, file, from };
-            let fetched = server.send(order).deadline(TRANSFER_TIMEOUT).await;
-            let fetched = fetched
-                .map_err(|error| error.to_string())
-                .and_then(|answer| answer.map_err(|error| error.to_string()));
-            fetched.map_err(|error| format!("{name} did not reach {to}: {error}"))?;
+            transfers.push(fetched);
         }
-        Ok(())
+        Ok(transfers)
+    }
+
+    async fn bring_file(
+        &self,
+        server: &Remote<FileServer>,
+        (job, name): (JobId, &str),
+        clusters: &[ClusterId],
+    ) -> Result<FetchResult, String> {
+        let file = self.entry(name, clusters).await?;
+        let source = |cluster: &ClusterId| {
+            let address = self.grid.servers.get(cluster)?.clone();
+            Some(FileSource { address, cluster: cluster.clone() })
+        };
+        let from = clusters.iter().filter_map(source).collect();
+        let order = FetchFile { job, file, from };
+        let fetched = server.send(order).deadline(TRANSFER_TIMEOUT).await;
+        let fetched = fetched.map_err(|error| error.to_string());
+        fetched.and_then(|answer| answer.map_err(|error| error.to_string()))
     }
 
     /// Removes files from all clusters.
