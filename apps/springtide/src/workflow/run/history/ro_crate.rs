@@ -12,7 +12,7 @@ use springtide_runtime::work::OutputStream;
 use springtide_workflow::Format;
 
 use super::super::spec::given_files;
-use super::attempts::{Attempt, AttemptEnd, RunHistory};
+use super::attempts::{AttemptEnd, RunHistory, TaskAttempt};
 use super::markup::{encode_path, relative_url};
 use super::timestamp;
 use crate::workflow::Read;
@@ -274,7 +274,7 @@ impl Graph<'_> {
     }
 
     /// The ids of an attempt's logs, which are added to the crate.
-    fn log_ids(&mut self, attempt: &Attempt) -> Vec<String> {
+    fn log_ids(&mut self, attempt: &TaskAttempt) -> Vec<String> {
         let dir: &Path = &self.history.dir;
         let task = &self.history.tasks[attempt.task].id;
         let streams = [(OutputStream::Stdout, "output"), (OutputStream::Stderr, "error")];

@@ -125,11 +125,7 @@ fn history(workflow: Result<Read, String>) -> RunHistory {
     let file = Path::new("/no/small.toml");
     let manifest = RunManifest::new("small <&> run".into(), file.into(), "/no/grid".into(), 7);
     let entries = entries();
-    let source = match &entries[0] {
-        JournalEntry::Begun { source, .. } => source.clone(),
-        _ => None,
-    };
-    RunHistory::new(Path::new("/no/run"), manifest, &entries, false, (workflow, source))
+    RunHistory::new(Path::new("/no/run"), manifest, &entries, false, workflow)
 }
 
 fn known() -> RunHistory {
@@ -218,7 +214,7 @@ fn a_page_of_many_tasks_stays_small() {
         entries.push(completed(at_s + 0.01, &format!("t{task}"), 1, &node, (0.01, 0.01)));
     }
     let manifest = RunManifest::new("many".into(), "w".into(), "g".into(), 7);
-    let unknown = (Err("gone".to_owned()), None);
+    let unknown = Err("gone".to_owned());
     let history = RunHistory::new(Path::new("/no/run"), manifest, &entries, true, unknown);
     assert_eq!(history.state, "running");
     let page = page::page(&history, Path::new("/no/run"));
