@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::attempts::{Attempt, AttemptEnd, RunHistory, TaskOutcome};
+use super::attempts::{AttemptEnd, RunHistory, TaskAttempt, TaskOutcome};
 
 /// A task on the critical path, with the parts of the time since its last parent's end, in
 /// seconds. The parts of all steps add up to the time until the path's end.
@@ -152,10 +152,10 @@ pub fn wait_s(history: &RunHistory, at: usize) -> Option<f64> {
     Some(history.attempts[at].start_s? - ready_s(history, at))
 }
 
-/// Percentiles of values.
+/// Percentiles of a set of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Percentiles {
-    /// Number of values.
+    /// Number of the values.
     pub count: usize,
     /// Half of the values are at most this.
     pub p50: f64,
@@ -163,7 +163,7 @@ pub struct Percentiles {
     pub p90: f64,
     /// 99 % of the values are at most this.
     pub p99: f64,
-    /// The largest value.
+    /// The largest of the values.
     pub max: f64,
 }
 
@@ -182,7 +182,7 @@ impl Percentiles {
 /// The resources that the tasks of a kind asked for and used.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KindUsage {
-    /// The kind.
+    /// Name of the kind.
     pub kind: String,
     /// Number of its tasks.
     pub tasks: usize,
@@ -244,7 +244,7 @@ pub fn usage(history: &RunHistory) -> Vec<KindUsage> {
     kinds
 }
 
-fn add_attempt(kind: &mut KindUsage, attempt: &Attempt, processors: u32) {
+fn add_attempt(kind: &mut KindUsage, attempt: &TaskAttempt, processors: u32) {
     match attempt.end {
         AttemptEnd::Completed { wall_s, cpu_s, memory_bytes } => {
             kind.completed += 1;

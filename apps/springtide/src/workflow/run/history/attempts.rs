@@ -20,7 +20,7 @@ use crate::workflow::{Read, read, shown};
 /// The history of a run. Times are in seconds since the Unix epoch.
 #[derive(Debug)]
 pub struct RunHistory {
-    /// The run's directory.
+    /// Directory of the run.
     pub dir: PathBuf,
     /// The description of the run.
     pub manifest: RunManifest,
@@ -37,7 +37,7 @@ pub struct RunHistory {
     /// The tasks: those of the workflow in its order, or those that started if it is unknown.
     pub tasks: Vec<TaskHistory>,
     /// All attempts, by their first event.
-    pub attempts: Vec<Attempt>,
+    pub attempts: Vec<TaskAttempt>,
     /// The prices of reservations.
     pub costs: Vec<f64>,
     /// Transfers of files between clusters.
@@ -63,7 +63,7 @@ pub struct TaskHistory {
     pub parents: Vec<usize>,
     /// Its attempts, as indices of [`RunHistory::attempts`], ascending.
     pub attempts: Vec<usize>,
-    /// Its state.
+    /// State of the task.
     pub outcome: TaskOutcome,
 }
 
@@ -84,7 +84,7 @@ pub enum TaskOutcome {
 
 /// An attempt of a task.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Attempt {
+pub struct TaskAttempt {
     /// Index of the task.
     pub task: usize,
     /// Its number, from 1; 0 if none could start.
@@ -95,7 +95,7 @@ pub struct Attempt {
     pub end_s: f64,
     /// The cluster of its node.
     pub cluster: Option<String>,
-    /// Its node.
+    /// Node that ran it.
     pub node: Option<String>,
     /// The end of the attempt.
     pub end: AttemptEnd,
@@ -128,7 +128,7 @@ pub enum AttemptEnd {
     },
 }
 
-impl Attempt {
+impl TaskAttempt {
     /// Its duration in seconds; 0 if it did not start.
     pub fn duration_s(&self) -> f64 {
         self.start_s.map_or(0.0, |start| (self.end_s - start).max(0.0))
@@ -155,7 +155,7 @@ pub struct Transfer {
     pub to: String,
     /// Bytes of the file.
     pub bytes: u64,
-    /// Duration in seconds.
+    /// Duration of the transfer in seconds.
     pub seconds: f64,
 }
 
@@ -166,16 +166,13 @@ impl RunHistory {
     /// The directory has no run, its journal is damaged, or the run has not begun.
     pub fn read(dir: &Path) -> Result<Self, Failed> {
         let (manifest, entries) = (read_manifest(dir)?, read_entries(dir)?);
-        let source = entries.iter().rev().find_map(|entry| match entry {
-            JournalEntry::Begun { source, .. } => Some(source.clone()),
-            _ => None,
-        });
-        let Some(source) = source else {
+        if entries.is_empty() {
             return Err(Failed::usage(format!("the run in {} has not begun", dir.display())));
-        };
+        }
+        let source = last_source(&entries);
         let workflow = read_workflow(&manifest, source.as_ref(), &entries);
         let has_process = runner(dir).is_some();
-        Ok(Self::new(dir, manifest, &entries, has_process, (workflow, source)))
+        Ok(Self::new(dir, manifest, &entries, has_process, workflow))
     }
 
     /// The history of a run with these entries.
@@ -184,8 +181,9 @@ impl RunHistory {
         manifest: RunManifest,
         entries: &[JournalEntry],
         has_process: bool,
-        (workflow, source): (Result<Read, String>, Option<WorkflowSource>),
+        workflow: Result<Read, String>,
     ) -> Self {
+        let source = last_source(entries);
         let mut history = Self {
             dir: dir.to_owned(),
             manifest,
@@ -232,7 +230,7 @@ impl RunHistory {
     }
 
     /// The attempt that completed a task, if one did.
-    pub fn completion(&self, task: usize) -> Option<&Attempt> {
+    pub fn completion(&self, task: usize) -> Option<&TaskAttempt> {
         let attempts = self.tasks[task].attempts.iter().rev();
         attempts.map(|&at| &self.attempts[at]).find(|attempt| attempt.is_completed())
     }
@@ -279,7 +277,7 @@ impl RunHistory {
     }
 
     /// The log of an attempt, if it wrote one.
-    pub fn log(&self, attempt: &Attempt, stream: OutputStream) -> Option<PathBuf> {
+    pub fn log(&self, attempt: &TaskAttempt, stream: OutputStream) -> Option<PathBuf> {
         let id = self.tasks[attempt.task].id.as_str();
         let index = attempt.task;
         match &self.workflow {
@@ -355,7 +353,7 @@ impl EntryReader {
                 let task = self.task(history, task);
                 self.open.insert(task, history.attempts.len());
                 history.tasks[task].attempts.push(history.attempts.len());
-                history.attempts.push(Attempt {
+                history.attempts.push(TaskAttempt {
                     task,
                     number: *attempt,
                     start_s: Some(*at_s),
@@ -379,7 +377,7 @@ impl EntryReader {
                 ..
             } => {
                 let ended = self.ended_attempt(history, task, *attempt, *at_s);
-                // Reports arrive in groups: the start in the journal may be later than the program's.
+                // Reports arrive in groups, so that the recorded start may be too late.
                 let start = start_s.min(at_s - wall_s);
                 ended.start_s = Some(start);
                 ended.cluster = cluster.as_ref().map(ToString::to_string).or(ended.cluster.take());
@@ -444,13 +442,13 @@ impl EntryReader {
         id: &str,
         number: u32,
         at_s: f64,
-    ) -> &'a mut Attempt {
+    ) -> &'a mut TaskAttempt {
         let task = self.task(history, id);
         let at = self.open.remove(&task).filter(|&at| history.attempts[at].number == number);
         let at = at.unwrap_or_else(|| {
             let at = history.attempts.len();
             history.tasks[task].attempts.push(at);
-            history.attempts.push(Attempt {
+            history.attempts.push(TaskAttempt {
                 task,
                 number,
                 start_s: None,
@@ -474,6 +472,15 @@ impl EntryReader {
             history.attempts[at].end = end.clone();
         }
     }
+}
+
+/// The source of the workflow that the last process ran, if the journal has it.
+fn last_source(entries: &[JournalEntry]) -> Option<WorkflowSource> {
+    let last = entries.iter().rev().find_map(|entry| match entry {
+        JournalEntry::Begun { source, .. } => Some(source.clone()),
+        _ => None,
+    });
+    last.flatten()
 }
 
 /// The tasks of a workflow, none of which has started.

@@ -9,7 +9,7 @@ use springtide_cli::format::seconds;
 use springtide_figures::canvas::{KINDS, colour, means, plain, short, ticks, unit};
 
 use super::analysis::{KindUsage, PathStep, ready_s, waiting};
-use super::attempts::{Attempt, AttemptEnd, RunHistory};
+use super::attempts::{AttemptEnd, RunHistory, TaskAttempt};
 use super::markup::Markup;
 
 /// The most bars of a chart; shares over time replace more of them.
@@ -152,7 +152,7 @@ fn open_svg(out: &mut Markup, height: f64, label: &'static str) {
 
 /// A chart of attempts by node.
 pub struct Gantt {
-    /// The SVG element.
+    /// The chart as an SVG element.
     pub svg: Markup,
     /// Whether it has shares over time in the place of bars.
     pub is_aggregated: bool,
@@ -186,7 +186,7 @@ struct NodeRow {
     lanes: Vec<Vec<usize>>,
 }
 
-fn place(attempt: &Attempt) -> (String, String) {
+fn place(attempt: &TaskAttempt) -> (String, String) {
     let unknown = || "unknown".to_owned();
     let cluster = attempt.cluster.clone().unwrap_or_else(unknown);
     (cluster, attempt.node.clone().unwrap_or_else(unknown))

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 pub struct Markup(String);
 
 impl Markup {
-    /// Adds markup.
+    /// Adds constant markup, unescaped.
     pub fn raw(&mut self, markup: &'static str) -> &mut Self {
         self.0.push_str(markup);
         self
@@ -51,13 +51,13 @@ impl Markup {
         self.raw("<").raw(tag).raw(">").text(text).raw("</").raw(tag).raw(">")
     }
 
-    /// Adds other markup.
+    /// Adds the text of other markup.
     pub fn append(&mut self, other: Self) -> &mut Self {
         self.0.push_str(&other.0);
         self
     }
 
-    /// The text.
+    /// Returns the text of the markup.
     pub fn into_string(self) -> String {
         self.0
     }
@@ -75,12 +75,12 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// A text.
+    /// Makes a cell with a text.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text(text.into())
     }
 
-    /// A number.
+    /// Makes a cell with a number.
     pub fn number(text: impl Into<String>) -> Self {
         Self::Number(text.into())
     }

@@ -89,9 +89,9 @@ pub fn report(args: &ReportArgs) -> Result<(), Failed> {
     print(&format!("{}\n", path.display()))
 }
 
-/// A time as text of RFC 3339, with milliseconds.
+/// A time as text of RFC 3339, with milliseconds and the offset of UTC in numbers.
 fn timestamp(at_s: f64) -> String {
     let millis = (at_s.max(0.0) * 1000.0).round() as u64;
     let text = date(millis / 1000);
-    format!("{}.{:03}Z", text.trim_end_matches('Z'), millis % 1000)
+    format!("{}.{:03}+00:00", text.trim_end_matches('Z'), millis % 1000)
 }

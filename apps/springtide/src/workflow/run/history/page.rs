@@ -7,7 +7,7 @@ use springtide_cli::format::{number, seconds, size};
 use springtide_runtime::work::OutputStream;
 
 use super::analysis::{KindUsage, PathStep, Percentiles, critical_path, usage};
-use super::attempts::{Attempt, AttemptEnd, RunHistory, TaskOutcome};
+use super::attempts::{AttemptEnd, RunHistory, TaskAttempt, TaskOutcome};
 use super::chart::{KindColours, gantt, load};
 use super::markup::{Cell, Markup, relative_url, table};
 use crate::workflow::check::percent;
@@ -66,7 +66,8 @@ fn header(out: &mut Markup, history: &RunHistory, name: &str) {
     if history.workflow.is_ok() {
         fact("skipped", &count(history.count(TaskOutcome::Skipped)));
     }
-    let failed = |attempt: &&Attempt| matches!(attempt.end, AttemptEnd::Failed { again: true, .. });
+    let failed =
+        |attempt: &&TaskAttempt| matches!(attempt.end, AttemptEnd::Failed { again: true, .. });
     let again = history.attempts.iter().filter(failed).count();
     if again > 0 {
         fact("repeated attempts", &count(again));
@@ -110,7 +111,7 @@ fn timeline(out: &mut Markup, history: &RunHistory, path: &[PathStep], colours: 
     for (class, name) in colours.legend() {
         out.raw("<li><i").attribute("class", class).raw("></i>").text(&name).raw("</li>");
     }
-    let is_failed = |attempt: &Attempt| {
+    let is_failed = |attempt: &TaskAttempt| {
         matches!(attempt.end, AttemptEnd::Failed { .. }) && attempt.start_s.is_some()
     };
     let mut marks = Vec::new();
@@ -230,7 +231,7 @@ fn waits(out: &mut Markup, history: &RunHistory, usage: &[KindUsage]) {
 }
 
 fn failures(out: &mut Markup, history: &RunHistory, dir: &Path) {
-    let failed: Vec<(&Attempt, &str, bool)> = history
+    let failed: Vec<(&TaskAttempt, &str, bool)> = history
         .attempts
         .iter()
         .filter_map(|attempt| match &attempt.end {
@@ -243,7 +244,7 @@ fn failures(out: &mut Markup, history: &RunHistory, dir: &Path) {
         out.raw("<p>No attempt of a task failed.</p></section>\n");
         return;
     }
-    let log = |attempt: &Attempt, stream| history.log(attempt, stream);
+    let log = |attempt: &TaskAttempt, stream| history.log(attempt, stream);
     let streams = [("output", OutputStream::Stdout), ("errors", OutputStream::Stderr)];
     // Failures for good come first.
     let mut order: Vec<usize> = (0..failed.len()).collect();

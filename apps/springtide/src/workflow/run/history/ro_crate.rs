@@ -12,7 +12,7 @@ use springtide_runtime::work::OutputStream;
 use springtide_workflow::Format;
 
 use super::super::spec::given_files;
-use super::attempts::{Attempt, AttemptEnd, RunHistory};
+use super::attempts::{AttemptEnd, RunHistory, TaskAttempt};
 use super::markup::{encode_path, relative_url};
 use super::timestamp;
 use crate::workflow::Read;
@@ -51,13 +51,19 @@ pub fn metadata(history: &RunHistory) -> Result<Value, Failed> {
     let fetched: BTreeMap<&str, &Path> =
         history.fetched.iter().map(|(name, path)| (name.as_str(), path.as_path())).collect();
     let files = read.workflow.files.iter().map(|file| file_id(&file.name, &fetched)).collect();
-    let mut graph = Graph { history, read, files, entities: Vec::new(), parts: Vec::new() };
+    let mut graph = Graph {
+        history,
+        read,
+        files,
+        entities: Vec::new(),
+        parts: Vec::new(),
+        actions: Vec::new(),
+    };
     let workflow = workflow_name(history);
-    let run = format!("#run-{}", history.manifest.id);
     graph.add_files();
     graph.add_logs();
     graph.add_workflow(&workflow);
-    graph.add_run(&run, &workflow);
+    graph.add_run(&workflow);
     for at in 0..history.attempts.len() {
         graph.add_attempt(at);
     }
@@ -79,7 +85,7 @@ pub fn metadata(history: &RunHistory) -> Result<Value, Failed> {
             "license": "The owner of the workflow and its files has stated no license.",
             "conformsTo": PROFILES.map(|(profile, ..)| id(profile)),
             "mainEntity": id(&workflow),
-            "mentions": id(&run),
+            "mentions": graph.actions.iter().map(|action| id(action)).collect::<Vec<_>>(),
             "hasPart": graph.parts.iter().map(|part| id(part)).collect::<Vec<_>>(),
         }),
     ];
@@ -104,6 +110,8 @@ struct Graph<'a> {
     entities: Vec<Value>,
     /// Ids of the files in the crate.
     parts: Vec<String>,
+    /// Ids of the actions.
+    actions: Vec<String>,
 }
 
 impl Graph<'_> {
@@ -159,14 +167,18 @@ impl Graph<'_> {
             kinds.into_iter().map(|kind| (program_id(kind), kind)).collect();
         let (language, name, url) = language(self.read.format);
         self.parts.push(workflow.to_owned());
-        self.entities.push(json!({
+        let mut entity = json!({
             "@id": workflow,
             "@type": ["File", "SoftwareSourceCode", "ComputationalWorkflow"],
             "name": self.read.name(),
             "programmingLanguage": id(language),
             "runtimePlatform": format!("Springtide {}", env!("CARGO_PKG_VERSION")),
             "hasPart": programs.keys().map(|program| id(program)).collect::<Vec<_>>(),
-        }));
+        });
+        if let Some(source) = &self.history.source {
+            entity["sha256"] = source.digest.as_str().into();
+        }
+        self.entities.push(entity);
         let mut language = json!({ "@id": language, "@type": "ComputerLanguage", "name": name });
         if let Some(url) = url {
             language["url"] = url.into();
@@ -178,8 +190,9 @@ impl Graph<'_> {
         }
     }
 
-    fn add_run(&mut self, run: &str, workflow: &str) {
+    fn add_run(&mut self, workflow: &str) {
         let history = self.history;
+        let run = format!("#run-{}", history.manifest.id);
         let status = match history.state {
             "completed" => "CompletedActionStatus",
             "running" => "ActiveActionStatus",
@@ -195,6 +208,7 @@ impl Graph<'_> {
             "@id": run,
             "@type": "CreateAction",
             "name": format!("Run of the workflow {}", self.read.name()),
+            "description": format!("The run of {} tasks is {}.", history.total, history.state),
             "instrument": id(workflow),
             "startTime": timestamp(history.begun_s()),
             "actionStatus": format!("http://schema.org/{status}"),
@@ -207,6 +221,7 @@ impl Graph<'_> {
         if let Some(error) = &history.error {
             action["error"] = error.as_str().into();
         }
+        self.actions.push(run);
         self.entities.push(action);
     }
 
@@ -223,9 +238,16 @@ impl Graph<'_> {
             AttemptEnd::Failed { reason, .. } => ("FailedActionStatus", Some(reason.as_str())),
             AttemptEnd::Lost => ("FailedActionStatus", Some("the process of the run ended")),
         };
+        let place = match (&attempt.node, attempt.start_s) {
+            (Some(node), _) => format!("It ran on the node {node}."),
+            (None, Some(_)) => "It ran on an unknown node.".to_owned(),
+            (None, None) => "It did not start.".to_owned(),
+        };
+        let reference = format!("#task/{}/{}", encode_path(&task.id), at);
         let mut action = json!({
-            "@id": format!("#task/{}/{}", encode_path(&task.id), at),
+            "@id": reference,
             "@type": "CreateAction",
+            "description": place,
             "name": format!("{}, attempt {}", task.id, attempt.number),
             "instrument": id(&program_id(&task.kind)),
             "actionStatus": format!("http://schema.org/{status}"),
@@ -240,9 +262,6 @@ impl Graph<'_> {
         if attempt.is_completed() {
             action["result"] = outputs.into();
         }
-        if let Some(node) = &attempt.node {
-            action["description"] = format!("It ran on the node {node}.").into();
-        }
         if let Some(error) = error {
             action["error"] = error.into();
             let logs = self.log_ids(attempt);
@@ -250,11 +269,12 @@ impl Graph<'_> {
                 action["subjectOf"] = logs.iter().map(|log| id(log)).collect();
             }
         }
+        self.actions.push(reference);
         self.entities.push(action);
     }
 
     /// The ids of an attempt's logs, which are added to the crate.
-    fn log_ids(&mut self, attempt: &Attempt) -> Vec<String> {
+    fn log_ids(&mut self, attempt: &TaskAttempt) -> Vec<String> {
         let dir: &Path = &self.history.dir;
         let task = &self.history.tasks[attempt.task].id;
         let streams = [(OutputStream::Stdout, "output"), (OutputStream::Stderr, "error")];
