@@ -12,7 +12,9 @@ use springtide_actors::reservation::{ReservationId, ReservedSlot};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::pilot::{TaskEnd, TaskUsage};
 
-use super::pilots::{IDLE_TIME, PilotId, PilotNode, PilotTable, PlacedTask, WantedNode};
+use super::pilots::{
+    IDLE_TIME, PilotId, PilotNode, PilotTable, PlacedTask, SHORT_IDLE_TIME, WantedNode,
+};
 use super::table::{FailureKind, Step, TaskLimits, TaskState, TaskTable};
 
 /// The pause after a refused pilot or job.
@@ -411,7 +413,7 @@ impl Flow {
         let lines = self.reserved.values();
         let steps = lines.filter_map(|line| line.steps().map(|(at, _)| at).find(|&at| at > now));
         let pause = Some(self.pause_until).filter(|&at| at > now);
-        let idle = self.pilots.idle_at(IDLE_TIME).map(|at| at.max(now + 1));
+        let idle = self.pilots.idle_at(self.idle_time()).map(|at| at.max(now + 1));
         // A task that takes longer than planned keeps others from their places.
         let late = self.attempts.values().filter(|_| self.settings.reserves);
         let late = late.map(|attempt| self.holds_until(attempt, now));
@@ -757,8 +759,14 @@ impl Flow {
         self.places.get(&task).map(|place| (place.cluster.clone(), place.reservation)).unzip()
     }
 
+    /// The time after which an idle pilot ends. Where ready tasks wait for other nodes, idle ones
+    /// may be in their way.
+    fn idle_time(&self) -> Time {
+        if self.table.ready().next().is_some() { SHORT_IDLE_TIME } else { IDLE_TIME }
+    }
+
     fn finish_pilots(&mut self, now: Time, out: &mut Vec<FlowAction>) {
-        let mut finish = self.pilots.idle(IDLE_TIME, now);
+        let mut finish = self.pilots.idle(self.idle_time(), now);
         if self.others_wait && !self.settings.reserves {
             let had_turn = |pilot: &super::pilots::Pilot| {
                 pilot.node.is_some() && !pilot.finishes && now >= pilot.since.saturating_add(TURN)

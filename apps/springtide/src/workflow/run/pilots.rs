@@ -263,6 +263,8 @@ impl PilotTable {
 
 /// The time after which an idle pilot ends.
 pub const IDLE_TIME: Time = 10 * SECOND;
+/// The same time while ready tasks wait for other nodes.
+pub const SHORT_IDLE_TIME: Time = SECOND / 2;
 
 #[cfg(test)]
 mod tests {
