@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -248,32 +249,6 @@ fn a_workflow_is_run_on_reserved_slots_and_just_in_time_and_leaves_nothing() {
     up.end();
 }
 
-#[test]
-fn a_workflow_continues_after_a_restart_of_the_head() {
-    let mut up = Up::written(config);
-    let once = write(up.temp.path(), "");
-    let mark = up.temp.path().join("slept");
-    let sleeps = format!("test -e {0} || {{ touch {0}; sleep 300; }}; sort -n a ", mark.display());
-    let file = up.temp.path().join("slow.toml");
-    fs::write(&file, fs::read_to_string(once).unwrap().replace("sort -n a ", &sleeps)).unwrap();
-    let dir = up.temp.path().join("client");
-    fs::create_dir_all(&dir).unwrap();
-    let mut command = program(&["workflow", "run", file.to_str().unwrap(), "--config"]);
-    command.arg(&up.file);
-    let mut client = RunningCommand::start(command, &dir);
-    until("a task sleeps", || mark.exists());
-    up.kill_head();
-    up.start_head();
-    // The client gets no message that the task is gone: it asks.
-    let ended = client.wait();
-    let output = text(&dir.join("stderr.log"));
-    assert_eq!(ended.code(), Some(0), "{output}");
-    assert!(output.contains("it is tried again"), "{output}");
-    assert!(!execute(&up, &["slots", "list"]).out.contains("reservation"));
-    assert_eq!(left(&up), [""; 0].map(PathBuf::from));
-    up.end();
-}
-
 /// A workflow of a diamond for each number: `split` makes a file, two tasks change it, `join`
 /// joins them. Each task appends its name to `runs`, then waits.
 fn diamonds(dir: &Path, count: usize, wait_s: f64) -> PathBuf {
@@ -323,10 +298,10 @@ fn a_run_continues_after_kills_of_its_process_and_of_the_head() {
         command.arg(&got).arg("--config").arg(&up.file);
         command
     };
-    for kills in 0..3 {
+    for kill in 0..3 {
         let client = RunningCommand::start(command(&up), &dir);
-        std::thread::sleep(std::time::Duration::from_millis(400 + random.next() % 900));
-        if kills == 1 {
+        std::thread::sleep(Duration::from_millis(400 + random.next() % 900));
+        if kill == 1 {
             up.kill_head();
             up.start_head();
         }
@@ -334,6 +309,10 @@ fn a_run_continues_after_kills_of_its_process_and_of_the_head() {
         drop(client);
     }
     let mut client = RunningCommand::start(command(&up), &dir);
+    std::thread::sleep(Duration::from_millis(random.next() % 500));
+    // The run continues with the new head.
+    up.kill_head();
+    up.start_head();
     let ended = client.wait();
     assert_eq!(ended.code(), Some(0), "{}", text(&dir.join("stderr.log")));
     for number in 0..count {

@@ -1070,6 +1070,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn every_task_ends_once_under_random_losses(
             parents in prop::collection::vec(prop::collection::vec(any::<prop::sample::Index>(), 0..3), 1..30),
