@@ -414,11 +414,28 @@ async fn run_attached(
     let entry = JournalEntry::Begun {
         at_s: seconds(begun),
         tasks: spec.steps.len(),
-        restored,
+        restored: restored.count,
         best_effort: args.best_effort,
         source: source(&args),
     };
     directory.journal.add(&entry)?;
+    for (task, cluster) in &restored.by_records {
+        let at_s = seconds(begun);
+        let entry = JournalEntry::Completed {
+            at_s,
+            task: spec.steps[*task].id.clone(),
+            key: spec.tasks[*task].key.clone(),
+            attempt: flow.table().attempts(*task).max(1),
+            start_s: at_s,
+            cluster: cluster.clone(),
+            node: None,
+            wall_s: 0.0,
+            cpu_s: 0.0,
+            memory_bytes: 0,
+        };
+        directory.journal.add(&entry)?;
+    }
+    let restored = restored.count;
     if restored > 0 {
         let all = spec.steps.len();
         talk.say(&format!("{restored} of {all} tasks are completed already"));

@@ -54,7 +54,17 @@ pub fn open_cache(dir: &Path, id: u64) -> Result<SharedCache, Failed> {
     Ok(SharedCache { prefix: format!("wf-c{}", manifest.id), journal, entries })
 }
 
-/// Marks tasks as completed that need not run again. Returns their number.
+/// Completed tasks that need not run again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// The number of these tasks.
+    pub count: usize,
+    /// Those that only a record in a cluster shows, and the cluster. The process that ran them was
+    /// killed before it knew.
+    pub by_records: Vec<(usize, Option<ClusterId>)>,
+}
+
+/// Marks tasks as completed that need not run again.
 ///
 /// # Errors
 /// The grid does not say which files it has.
@@ -65,7 +75,7 @@ pub async fn restore(
     entries: &[JournalEntry],
     (staging, prefix): (&Staging, &str),
     prepared: &Prepared,
-) -> Result<usize, Failed> {
+) -> Result<Restored, Failed> {
     let stored = if spec.has_files { staging.stored(prefix).await? } else { BTreeMap::new() };
     let mut places: Vec<BTreeSet<ClusterId>> = vec![BTreeSet::new(); spec.stored.len()];
     for (file, name) in spec.stored.iter().enumerate() {
@@ -94,19 +104,25 @@ pub async fn restore(
         wanted && spec.results.contains(&file) && !prepared.fetched.contains(name)
     };
     let runs = tasks_to_run(spec, order, &done, &|file| !places[file].is_empty(), &is_result);
-    let mut restored = 0;
+    let mut restored = Restored::default();
     for &task in order {
         if runs[task] {
             continue;
         }
+        restored.count += 1;
         let completed = known.get(&spec.steps[task].id);
+        let completed = completed.filter(|known| known.key == spec.tasks[task].key);
+        if completed.is_none() {
+            let clusters = stored.get(&spec.tasks[task].record);
+            let cluster = clusters.and_then(|clusters| clusters.keys().next()).cloned();
+            restored.by_records.push((task, cluster));
+        }
         let times = TaskTimes {
             cluster: completed.and_then(|completed| completed.cluster.clone()),
             start: completed.map(|completed| from_seconds(completed.start_s)),
             end: completed.map(|completed| from_seconds(completed.end_s)),
         };
         flow.restore(task, times);
-        restored += 1;
     }
     Ok(restored)
 }
