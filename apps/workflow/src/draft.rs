@@ -293,6 +293,9 @@ impl Draft {
                 files.sort_unstable();
                 files.dedup();
             }
+            // A program without a name cannot run.
+            let is_unnamed = |command: &mut Command| matches!(command, Command::Program { program, .. } if program.is_empty());
+            task.command.take_if(is_unnamed);
         }
         self.resolve()?;
         self.add_parents_by_files()?;

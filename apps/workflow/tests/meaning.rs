@@ -510,3 +510,14 @@ fn cases_have_the_arguments_that_they_had_in_pegasus() {
     assert_eq!(streams(&so, &so.tasks[1]), [Some("hello.txt"), Some("count.txt"), None]);
     assert_eq!(read("many20.toml").tasks.len(), 21);
 }
+
+#[test]
+fn a_program_without_a_name_is_no_command() {
+    let dax = "<adag><job id=\"a\" name=\"\"><argument>-x</argument></job></adag>";
+    assert_eq!(read("w.dax", dax).tasks[0].command, None);
+    let pegasus =
+        "pegasus: '5.0'\nname: w\njobs:\n- {type: job, id: a, name: '', arguments: [x]}\n";
+    if let Ok(workflow) = parse("workflow.yml", pegasus) {
+        assert_eq!(workflow.tasks[0].command, None);
+    }
+}
