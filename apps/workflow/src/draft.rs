@@ -209,10 +209,10 @@ impl Draft {
         }
     }
 
-    /// Sets the walltime of a task, in seconds.
+    /// Sets the walltime of a task, in seconds. A longer one than any runtime limits nothing.
     pub fn walltime(&mut self, task: usize, seconds: f64, at: Option<Position>) {
         if seconds > 0.0 {
-            self.tasks[task].resources.walltime_s = Some(seconds);
+            self.tasks[task].resources.walltime_s = Some(seconds.min(RUNTIME_MAX_S));
         } else {
             let id = self.tasks[task].id.clone();
             self.warn(WorkflowWarning::NoWalltime, &id, at);

@@ -521,3 +521,11 @@ fn a_program_without_a_name_is_no_command() {
         assert_eq!(workflow.tasks[0].command, None);
     }
 }
+
+#[test]
+fn a_walltime_of_centuries_is_read_again() {
+    let dax = "<adag><job id=\"a\" name=\"p\"><profile namespace=\"globus\" \
+               key=\"maxwalltime\">4294967295</profile></job></adag>";
+    let walltime = read("w.dax", dax).tasks[0].resources.walltime_s;
+    assert!(walltime.is_some_and(|seconds| seconds > 1e9), "{walltime:?}");
+}
