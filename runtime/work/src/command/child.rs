@@ -218,7 +218,8 @@ fn not_started(error: &io::Error) -> ProcessEnd {
     ProcessEnd::NotStarted { missing, reason: error.to_string() }
 }
 
-fn end_of(status: ExitStatus) -> ProcessEnd {
+/// How an ended process ended.
+pub(crate) fn end_of(status: ExitStatus) -> ProcessEnd {
     let byte = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
     match (status.code(), status.signal()) {
         (Some(code), _) => ProcessEnd::Exited(byte(code)),

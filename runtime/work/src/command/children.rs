@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::child::{ChildEvent, ChildProcess, EventQueue};
-use super::environment::{NodeProcesses, ProcessLayout, is_withheld, variables};
+use super::environment::{NodeProcesses, ProcessLayout, variables, withhold_variables};
 use super::message::{AgentReport, ProcessEnd};
 use super::spec::CommandSpec;
 use crate::id::NodeId;
@@ -252,15 +252,24 @@ fn command(
     };
     command.args(&spec.arguments);
     command.current_dir(spec.directory.as_deref().unwrap_or(&room.path));
-    for (name, _) in std::env::vars_os() {
-        if is_withheld(&name.to_string_lossy()) {
-            command.env_remove(name);
-        }
-    }
+    withhold_variables(&mut command);
     command.env("SPRINGTIDE_HOSTFILE", room.path.join(HOSTFILE));
     command.env("SPRINGTIDE_INPUT_DIR", &room.path);
     command.envs(variables(spec, layout, cx.array_task().as_ref(), own, rank, attempt));
     command
+}
+
+/// Makes a stored file available under another path: as a link, or a program as an executable copy.
+///
+/// # Errors
+/// The operating system's.
+pub(crate) fn provide_input(stored: &Path, to: &Path, is_program: bool) -> io::Result<()> {
+    if !is_program {
+        return std::os::unix::fs::symlink(stored, to);
+    }
+    // Transfers keep no permissions, and a link would have those of the stored file.
+    fs::copy(stored, to)?;
+    fs::set_permissions(to, fs::Permissions::from_mode(0o700))
 }
 
 /// Creates a directory that no one else may read. Other grids may use the same name.
@@ -304,16 +313,7 @@ impl Room {
             let from = cx.input_file(&input.stored).map_err(|stop| stop.text())?;
             let to = room.path.join(&input.name);
             let is_program = spec.program.strip_prefix("./") == Some(input.name.as_str());
-            if is_program {
-                // Transfers keep no permissions, and a link would have those of the stored file.
-                let executable = || {
-                    fs::copy(&from, &to)?;
-                    fs::set_permissions(&to, fs::Permissions::from_mode(0o700))
-                };
-                executable().map_err(|error| cannot(&to, error))?;
-            } else {
-                std::os::unix::fs::symlink(&from, &to).map_err(|error| cannot(&to, error))?;
-            }
+            provide_input(&from, &to, is_program).map_err(|error| cannot(&to, error))?;
         }
         Ok(room)
     }

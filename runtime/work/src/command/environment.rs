@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
@@ -120,10 +121,19 @@ const DEVICES: &str = "SPRINGTIDE_DEVICES";
 ///
 /// Variables of the node itself could contain secrets, such as tokens. A node may be a batch job of
 /// one task. A launcher of MPI programs that saw its allocation would refuse the other nodes.
-pub(crate) fn is_withheld(name: &str) -> bool {
+fn is_withheld(name: &str) -> bool {
     let begins = |beginning: &&str| name.starts_with(*beginning);
     name.starts_with("SPRINGTIDE_") && name != DEVICES
         || ALLOCATION.iter().any(begins) && !ALLOCATION_EXCEPT.contains(&name)
+}
+
+/// Removes the variables from a command's environment that it does not inherit.
+pub(crate) fn withhold_variables(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if is_withheld(&name.to_string_lossy()) {
+            command.env_remove(name);
+        }
+    }
 }
 
 /// The variables of one process. Those of [`CommandSpec::environment`] come last, and win.

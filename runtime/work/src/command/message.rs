@@ -25,7 +25,7 @@ pub(super) enum LaunchOrder {
 
 /// The end of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum ProcessEnd {
+pub(crate) enum ProcessEnd {
     /// It exited with this code.
     Exited(u8),
     /// This signal ended it.
@@ -42,7 +42,7 @@ pub(super) enum ProcessEnd {
 impl ProcessEnd {
     /// The exit code as a shell has it: 128 and the number of a signal, 127 for a program that does
     /// not exist, and 126 for one that cannot be started.
-    pub(super) fn code(&self) -> u8 {
+    pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Exited(code) => *code,
             Self::Signalled(signal) => signal.saturating_add(128),
@@ -52,7 +52,7 @@ impl ProcessEnd {
     }
 
     /// Describes the end as the predicate of a sentence.
-    pub(super) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         match self {
             Self::Exited(code) => format!("exited with code {code}"),
             Self::Signalled(signal) => format!("was ended by signal {signal}"),

@@ -19,7 +19,7 @@
 //! root. This module depends neither on roles nor on how jobs are submitted.
 
 pub(crate) mod agent;
-mod child;
+pub(crate) mod child;
 pub(crate) mod children;
 pub(crate) mod environment;
 mod launch;

@@ -5,12 +5,11 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::command::children::create_private;
+use crate::command::children::{create_private, provide_input};
 
 use super::message::{PilotTask, TaskFile, TaskProgram, TaskRecord};
 
@@ -130,13 +129,7 @@ impl TaskDirectory {
                 return Err(format!("its input {} is not in {}", input.name, stored.display()));
             }
             let to = self.inside(&input.name)?;
-            let provided = if is_program_of(task, &input.name) {
-                // Transfers keep no permissions, and a link would have those of the stored file.
-                fs::copy(&from, &to)
-                    .and_then(|_| fs::set_permissions(&to, fs::Permissions::from_mode(0o700)))
-            } else {
-                std::os::unix::fs::symlink(&from, &to)
-            };
+            let provided = provide_input(&from, &to, is_program_of(task, &input.name));
             provided.map_err(|error| format!("{}: {error}", input.name))?;
         }
         for output in &task.outputs {

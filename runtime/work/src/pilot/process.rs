@@ -5,7 +5,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,8 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 
 use super::directory::{INPUTS, NodeDirectory, OUTPUTS, TaskDirectory, create_zeros};
 use super::message::{PilotTask, TaskEnd, TaskProgram, TaskUsage};
-use crate::command::environment::is_withheld;
+use crate::command::child::end_of;
+use crate::command::environment::withhold_variables;
 
 /// Why a task is ended before its program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +194,10 @@ impl RunningTask {
         let failed = |exit, reason| Err((TaskEnd::Failed { exit, reason }, usage));
         match status {
             Ok(status) if status.success() => Ok(usage),
-            Ok(status) => failed(Some(exit_code(status)), describe(status)),
+            Ok(status) => {
+                let end = end_of(status);
+                failed(Some(end.code()), end.describe())
+            }
             Err(error) => failed(None, format!("could not be waited for: {error}")),
         }
     }
@@ -227,24 +231,6 @@ fn signal(group: Option<Pid>, signal: Signal) {
     }
 }
 
-/// The exit code as a shell has it.
-fn exit_code(status: ExitStatus) -> u8 {
-    let byte = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
-    match (status.code(), status.signal()) {
-        (Some(code), _) => byte(code),
-        (None, signal) => byte(signal.unwrap_or_default()).saturating_add(128),
-    }
-}
-
-/// Describes a failed end as the predicate of a sentence.
-fn describe(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exited with code {code}"),
-        (None, Some(signal)) => format!("was ended by signal {signal}"),
-        (None, None) => "ended without a code".to_owned(),
-    }
-}
-
 /// Clock ticks in a second of the times in `/proc`, on Linux.
 const TICKS: f64 = 100.0;
 
@@ -268,11 +254,7 @@ fn command(
         None => Command::new(program),
     };
     command.args(arguments).current_dir(directory.path()).process_group(0);
-    for (name, _) in std::env::vars_os() {
-        if is_withheld(&name.to_string_lossy()) {
-            command.env_remove(name);
-        }
-    }
+    withhold_variables(&mut command);
     command.env("SPRINGTIDE_INPUTS", directory.own(INPUTS));
     command.env("SPRINGTIDE_OUTPUTS", directory.own(OUTPUTS));
     command.envs(task.environment.iter().map(|variable| (&variable.name, &variable.value)));
