@@ -266,7 +266,7 @@ impl Workflow {
     ///
     /// # Errors
     /// There is no task, an id occurs twice, or tasks form a cycle. An index is out of range or not
-    /// ascending, or a redirect is none of the task's files.
+    /// ascending, or a redirect names a file that the task does not use.
     pub fn new(name: impl Into<String>, tasks: Vec<Task>, files: Vec<File>) -> Result<Self, Cause> {
         if tasks.is_empty() {
             return Err(Cause::NoTasks);
@@ -299,7 +299,8 @@ impl Workflow {
             ] {
                 if file.is_some_and(|file| files.binary_search(&file).is_err()) {
                     let id = &task.id;
-                    let reason = format!("{stream} of task {id} is none of the files that it uses");
+                    let reason =
+                        format!("{stream} of task {id} is a file that the task does not use");
                     return Err(Cause::Value(reason));
                 }
             }
@@ -451,7 +452,7 @@ mod tests {
         ));
         let redirects = Redirects { stdout: Some(0), ..Redirects::default() };
         let stray = refused(vec![Task { redirects, ..Task::new("a") }]);
-        assert_eq!(stray.to_string(), "stdout of task a is none of the files that it uses");
+        assert_eq!(stray.to_string(), "stdout of task a is a file that the task does not use");
         let round = refused(vec![
             task("root", &[]),
             task("a", &[0, 2]),
