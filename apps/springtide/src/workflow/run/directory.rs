@@ -23,6 +23,8 @@ use super::journal::{Journal, JournalEntry, read_journal};
 
 /// The version of the format.
 const SCHEMA: u32 = 1;
+/// The name of the directory of tasks' logs.
+const LOGS: &str = "logs";
 
 /// The description of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,6 +51,8 @@ pub struct RunDirectory {
     pub manifest: RunManifest,
     /// The journal.
     pub journal: Journal,
+    /// The journal of the cache, if the run has one.
+    pub cache: Option<Journal>,
 }
 
 /// How to open a directory that has a run already.
@@ -100,7 +104,9 @@ impl RunDirectory {
             drop(lock);
             return Self::open(path, manifest, existing);
         }
-        Ok((Self { path: path.to_owned(), _lock: lock, manifest: found, journal }, entries))
+        make_dir(&path.join(LOGS))?;
+        let (path, manifest, cache) = (path.to_owned(), found, None);
+        Ok((Self { path, _lock: lock, manifest, journal, cache }, entries))
     }
 
     /// The path of the directory.
@@ -119,11 +125,7 @@ impl RunDirectory {
         stream: OutputStream,
         bytes: &[u8],
     ) -> Result<(), Failed> {
-        let path = log_path(&self.path, task, attempt, stream);
-        if let Some(parent) = path.parent() {
-            make_dir(parent)?;
-        }
-        append(&path, bytes)
+        append(&log_path(&self.path, task, attempt, stream), bytes)
     }
 }
 
@@ -146,7 +148,7 @@ pub fn log_path(
         OutputStream::Stdout => "out",
         OutputStream::Stderr => "err",
     };
-    dir.join("logs").join(format!("{name}.{attempt}.{stream}"))
+    dir.join(LOGS).join(format!("{name}.{attempt}.{stream}"))
 }
 
 /// The log of an attempt of a task whose index is unknown; none if the attempt wrote nothing.

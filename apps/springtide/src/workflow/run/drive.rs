@@ -227,7 +227,9 @@ impl<'a> Drive<'a> {
                 Some(link) => drop(link.orders.send(PilotOrder::Finish)),
                 None => drop(self.unneeded.insert(pilot)),
             },
-            FlowAction::Stage { number, files, cluster } => self.stage(number, &files, cluster),
+            FlowAction::Stage { pilot, number, files, cluster } => {
+                self.stage((pilot, number), &files, cluster);
+            }
             FlowAction::Run { pilot, number, placed, limits } => {
                 self.run_task(pilot, number, placed, limits);
             }
@@ -348,7 +350,9 @@ impl<'a> Drive<'a> {
                     events.push(FlowEvent::PilotReady { pilot, node });
                 }
                 PilotReport::Started { number } => {
-                    self.task_started(pilot, number)?;
+                    let node = self.flow.pilots().get(pilot).and_then(|it| it.node.clone());
+                    let place = node.map(|node| (node.cluster, node.node)).unzip();
+                    self.record_started(number, place)?;
                     events.push(FlowEvent::Started { number });
                 }
                 PilotReport::Log { number, stream, bytes } => {
@@ -386,14 +390,16 @@ impl<'a> Drive<'a> {
         vec![FlowEvent::PilotEnded { pilot, reason: reason.to_owned(), impossible: false }]
     }
 
-    fn task_started(&mut self, pilot: PilotId, number: u64) -> Result<(), Failed> {
+    /// Records the start of an attempt, and its node.
+    fn record_started(
+        &mut self,
+        number: u64,
+        (cluster, node): (Option<ClusterId>, Option<NodeId>),
+    ) -> Result<(), Failed> {
         let Some(placed) = self.flow.attempt(number) else { return Ok(()) };
-        let node = self.flow.pilots().get(pilot).and_then(|pilot| pilot.node.clone());
-        let at = now();
-        let (cluster, node) = node.map(|it| (it.cluster, it.node)).unzip();
         self.nodes.extend(node.clone().map(|node| (placed.task, node)));
         let task = self.spec.steps[placed.task].id.clone();
-        let (at_s, attempt) = (seconds(at), placed.attempt);
+        let (at_s, attempt) = (seconds(now()), placed.attempt);
         self.directory.journal.add(&JournalEntry::Started { at_s, task, attempt, cluster, node })
     }
 
@@ -585,17 +591,9 @@ impl<'a> Drive<'a> {
                 self.links.insert(pilot, PilotLink { job, orders });
             }
             JobRole::Task(number) => {
-                let members = granted.view.members.iter();
-                let first = members.map(|(node, member)| (node, &member.cluster)).next();
-                let (node, cluster) = first.map(|(n, c)| (n.clone(), c.clone())).unzip();
-                let at = now();
-                if let Some(placed) = self.flow.attempt(number) {
-                    self.nodes.extend(node.clone().map(|node| (placed.task, node)));
-                    let task = self.spec.steps[placed.task].id.clone();
-                    let (at_s, attempt) = (seconds(at), placed.attempt);
-                    let entry = JournalEntry::Started { at_s, task, attempt, cluster, node };
-                    self.directory.journal.add(&entry)?;
-                }
+                let first = granted.view.members.iter().next();
+                let place = first.map(|(node, member)| (member.cluster.clone(), node.clone()));
+                self.record_started(number, place.unzip())?;
                 events.push(FlowEvent::Started { number });
             }
         }
@@ -641,6 +639,13 @@ impl<'a> Drive<'a> {
         });
     }
 
+    /// Cancels all jobs of this process. Those that are not reached end with its link.
+    async fn cancel_all(&self, reason: String) {
+        let client = self.attachment.endpoint.net.me().node.clone();
+        let order = CancelClientJobs { client, reason };
+        let _ = self.scheduler.send(order).deadline(REQUEST_TIMEOUT).await;
+    }
+
     // --- tasks ---
 
     fn run_task(&self, pilot: PilotId, number: u64, placed: PlacedTask, limits: TaskLimits) {
@@ -661,15 +666,20 @@ impl<'a> Drive<'a> {
         }
     }
 
-    fn stage(&self, number: u64, files: &[(usize, Vec<ClusterId>)], cluster: ClusterId) {
+    fn stage(
+        &self,
+        (pilot, number): (PilotId, u64),
+        files: &[(usize, Vec<ClusterId>)],
+        cluster: ClusterId,
+    ) {
         let named = |(file, clusters): &(usize, Vec<ClusterId>)| {
             (self.spec.stored[*file].clone(), clusters.clone())
         };
         let indices: Vec<usize> = files.iter().map(|(file, _)| *file).collect();
         let files: Vec<(String, Vec<ClusterId>)> = files.iter().map(named).collect();
         let (staging, events) = (self.staging.clone(), self.events.0.clone());
-        // Transfers are cancelled with the job that they are for.
-        let job = self.roles.keys().next().copied().unwrap_or(JobId(0));
+        // A pilot that has ended interrupts its tasks.
+        let Some(job) = self.links.get(&pilot).map(|link| link.job) else { return };
         tokio::task::spawn_local(async move {
             let result = staging.bring(job, files, &cluster).await;
             let result = result.map(|transfers| indices.into_iter().zip(transfers).collect());
@@ -727,7 +737,7 @@ impl<'a> Drive<'a> {
         for file in &self.spec.step_files[placed.task].outputs {
             self.staging.forget_entry(&self.spec.stored[*file]);
         }
-        if let Some(cache) = &mut self.prepared.cache.borrow_mut().as_mut() {
+        if let Some(cache) = &mut self.directory.cache {
             cache.add(&entry)?;
         }
         Ok(())
@@ -796,7 +806,7 @@ impl<'a> Drive<'a> {
         Ok(())
     }
 
-    /// Copies results of completed tasks to their places. Returns those that cannot be copied.
+    /// Copies results of completed tasks to their places.
     ///
     /// # Errors
     /// A file cannot be written, or a cluster does not answer.
@@ -847,11 +857,7 @@ impl<'a> Drive<'a> {
         }
         if let Some(failed) = failed {
             self.talk.wait_for("ending tasks");
-            let reason = format!("its workflow has ended: {}", failed.message);
-            let client = self.attachment.endpoint.net.me().node.clone();
-            let order = CancelClientJobs { client, reason };
-            // Jobs that are not reached end with this process's link.
-            let _ = self.scheduler.send(order).deadline(REQUEST_TIMEOUT).await;
+            self.cancel_all(format!("its workflow has ended: {}", failed.message)).await;
         }
         let ended = async {
             while !self.roles.is_empty() {
@@ -863,9 +869,7 @@ impl<'a> Drive<'a> {
         };
         let _ = timeout(CANCEL_TIMEOUT, ended).await;
         if failed.is_none() && self.flow.pilots().submitted() > 0 {
-            let client = self.attachment.endpoint.net.me().node.clone();
-            let order = CancelClientJobs { client, reason: "its workflow is complete".to_owned() };
-            let _ = self.scheduler.send(order).deadline(REQUEST_TIMEOUT).await;
+            self.cancel_all("its workflow is complete".to_owned()).await;
         }
         self.reserver.release().await;
     }

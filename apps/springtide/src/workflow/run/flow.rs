@@ -140,6 +140,8 @@ pub enum FlowAction {
     },
     /// Bring files to a cluster, then report [`FlowEvent::Staged`].
     Stage {
+        /// The pilot of the attempt.
+        pilot: PilotId,
         /// The number of the attempt.
         number: u64,
         /// Each file with the clusters that have it.
@@ -682,39 +684,43 @@ impl Flow {
 
     fn start_on(&mut self, task: usize, pilot: PilotId, now: Time, out: &mut Vec<FlowAction>) {
         let Some(node) = self.pilots.get(pilot).and_then(|it| it.node.clone()) else { return };
-        let attempt = self.table.begin(task);
-        self.next_number += 1;
-        let number = self.next_number;
-        let placed = self.placed(task, attempt);
-        self.pilots.place(pilot, number, placed);
         let cluster = node.cluster;
+        let place = AttemptPlace::Pilot(pilot);
+        let (number, placed) = self.begin(task, place, Some(cluster.clone()), now);
+        self.pilots.place(pilot, number, placed);
         let lacks: Vec<(usize, Vec<ClusterId>)> = self.files[task]
             .inputs
             .iter()
             .filter(|(file, _)| !self.locations[*file].contains(&cluster))
             .map(|(file, _)| (*file, self.locations[*file].iter().cloned().collect()))
             .collect();
-        let place = AttemptPlace::Pilot(pilot);
-        let at = Some(cluster.clone());
-        self.attempts.insert(number, Attempt { placed, place, cluster: at, since: now });
         if lacks.is_empty() {
             let limits = self.table.limits(task);
             out.push(FlowAction::Run { pilot, number, placed, limits });
         } else {
-            out.push(FlowAction::Stage { number, files: lacks, cluster });
+            out.push(FlowAction::Stage { pilot, number, files: lacks, cluster });
         }
     }
 
     fn start_job(&mut self, task: usize, now: Time, out: &mut Vec<FlowAction>) {
-        let attempt = self.table.begin(task);
-        self.next_number += 1;
-        let number = self.next_number;
-        let placed = self.placed(task, attempt);
         let (cluster, reservation) = self.planned_place(task);
-        let at = cluster.clone();
-        let place = AttemptPlace::Job;
-        self.attempts.insert(number, Attempt { placed, place, cluster: at, since: now });
+        let (number, _) = self.begin(task, AttemptPlace::Job, cluster.clone(), now);
         out.push(FlowAction::SubmitJob { number, task, cluster, reservation });
+    }
+
+    /// Begins an attempt. Returns its number.
+    fn begin(
+        &mut self,
+        task: usize,
+        place: AttemptPlace,
+        cluster: Option<ClusterId>,
+        since: Time,
+    ) -> (u64, PlacedTask) {
+        let attempt = self.table.begin(task);
+        let placed = self.placed(task, attempt);
+        self.next_number += 1;
+        self.attempts.insert(self.next_number, Attempt { placed, place, cluster, since });
+        (self.next_number, placed)
     }
 
     /// Submits pilots for ready tasks that no pilot has room for.
@@ -773,7 +779,11 @@ impl Flow {
             };
             finish.extend(self.pilots.iter().filter(|(_, it)| had_turn(it)).map(|(id, _)| id));
         }
-        for pilot in BTreeSet::from_iter(finish) {
+        self.finish_all(BTreeSet::from_iter(finish), out);
+    }
+
+    fn finish_all(&mut self, pilots: impl IntoIterator<Item = PilotId>, out: &mut Vec<FlowAction>) {
+        for pilot in pilots {
             self.pilots.finish(pilot);
             out.push(FlowAction::FinishPilot { pilot });
         }
@@ -823,10 +833,7 @@ impl Flow {
             self.pilots.iter().filter(|(_, it)| it.wanted.reservation == Some(reservation));
         let theirs: Vec<PilotId> =
             theirs.filter(|(_, it)| !it.finishes).map(|(id, _)| id).collect();
-        for pilot in theirs {
-            self.pilots.finish(pilot);
-            out.push(FlowAction::FinishPilot { pilot });
-        }
+        self.finish_all(theirs, out);
         out.push(FlowAction::Say(reason));
     }
 

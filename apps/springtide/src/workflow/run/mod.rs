@@ -28,7 +28,6 @@ mod spec;
 mod staging;
 mod table;
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -47,7 +46,7 @@ use springtide_runtime::random::SplitMix;
 use self::directory::{ExistingRun, RunDirectory, RunManifest};
 use self::drive::Drive;
 use self::flow::{Flow, FlowSettings};
-use self::journal::{Journal, JournalEntry, WorkflowSource};
+use self::journal::{JournalEntry, WorkflowSource};
 use self::report::CompletedRun;
 use self::spec::{RunSpec, SpecInput, given_files};
 use self::staging::{Staging, path_below};
@@ -193,8 +192,6 @@ struct Prepared {
     given: BTreeMap<usize, (PathBuf, FileEntry)>,
     /// Results that an earlier process copied to their places.
     fetched: BTreeSet<String>,
-    /// The journal of the cache, if there is one.
-    cache: RefCell<Option<Journal>>,
 }
 
 /// Reads and checks what needs no grid.
@@ -220,7 +217,6 @@ fn prepare(args: &RunArgs, programs: &Programs<'_>) -> Result<Prepared, Failed> 
         fingerprint: programs.fingerprint,
         given: BTreeMap::new(),
         fetched: BTreeSet::new(),
-        cache: RefCell::default(),
     })
 }
 
@@ -358,7 +354,7 @@ async fn run_attached(
         let shared = restore::open_cache(cache, id)?;
         prefix = shared.prefix;
         completed = shared.entries;
-        prepared.cache = RefCell::new(Some(shared.journal));
+        directory.cache = Some(shared.journal);
     }
     completed.extend(entries.iter().cloned());
     prepared.fetched = entries

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_actors::coordinator::Coordinator;
-use springtide_actors::job::{ClientMessage, ClientMessageError};
+use springtide_actors::job::ClientMessage;
 use springtide_runtime::id::JobId;
 use springtide_runtime::pilot::{self, PilotOrder, PilotSpec, encode_orders};
 use springtide_runtime::remote::Remote;
@@ -65,8 +65,7 @@ pub async fn send_orders(
             let message = ClientMessage { job, number, body: body.clone() };
             let error = match coordinator.send(message).deadline(MESSAGE_TIMEOUT).await {
                 Ok(Ok(())) => break,
-                Ok(Err(error @ ClientMessageError::NotRunning)) => error.to_string(),
-                Ok(Err(error @ ClientMessageError::Full)) => error.to_string(),
+                Ok(Err(error)) => error.to_string(),
                 Err(error) => error.to_string(),
             };
             if begun.elapsed() > SILENCE_MAX {
