@@ -294,8 +294,10 @@ impl Draft {
                 files.dedup();
             }
             // A program without a name cannot run.
-            let is_unnamed = |command: &mut Command| matches!(command, Command::Program { program, .. } if program.is_empty());
-            task.command.take_if(is_unnamed);
+            task.command.take_if(|command| match command {
+                Command::Program { program, .. } => program.is_empty(),
+                Command::Job { .. } => false,
+            });
         }
         self.resolve()?;
         self.add_parents_by_files()?;
