@@ -72,6 +72,12 @@ impl Front {
         &self.points
     }
 
+    /// The same plans with other sets of slots, such as those of whole offers.
+    pub fn map_slots(mut self, slots: impl Fn(&SlotSet) -> SlotSet) -> Self {
+        self.points.iter_mut().for_each(|point| point.slots = slots(&point.slots));
+        self
+    }
+
     /// Inserts a plan unless a present one is at least as good, and removes those that it
     /// dominates. Returns whether it was inserted.
     pub fn insert(&mut self, is: Objectives, plan: &SlotSet) -> bool {

@@ -13,7 +13,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::search::SlotSet;
-use super::{AvailabilityProfile, Dag, NEVER, SiteLinks, Slot, Time, seconds, slot};
+use super::{AvailabilityProfile, Dag, NEVER, SiteLinks, Slot, SlotPieces, Time, seconds, slot};
 
 /// Order in which tasks are placed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -180,6 +180,8 @@ pub struct ListScheduler<'a> {
     levels: Vec<usize>,
     /// Slots by site, then by start.
     sorted: Vec<usize>,
+    /// By slot: the offer that it is a piece of.
+    offer_of: Vec<usize>,
     sites: usize,
     // State of one evaluation.
     lanes: Vec<Lane>,
@@ -196,6 +198,18 @@ pub struct ListScheduler<'a> {
 }
 
 impl<'a> ListScheduler<'a> {
+    /// Creates a scheduler for pieces of offers. The chosen pieces of an offer act as one slot.
+    pub fn on_pieces(
+        dag: &'a Dag,
+        links: &'a SiteLinks,
+        pieces: &'a SlotPieces,
+        method: Method,
+    ) -> Self {
+        let mut lister = Self::new(dag, links, pieces.slots(), method);
+        lister.offer_of = pieces.offers().to_vec();
+        lister
+    }
+
     /// Creates a scheduler for these slots. Their site numbers give the number of sites.
     pub fn new(dag: &'a Dag, links: &'a SiteLinks, slots: &'a [Slot], method: Method) -> Self {
         let sites = slots.iter().map(|slot| slot.site + 1).max().unwrap_or(0);
@@ -227,6 +241,7 @@ impl<'a> ListScheduler<'a> {
             order,
             levels,
             sorted,
+            offer_of: (0..slots.len()).collect(),
             sites,
             lanes: Vec::new(),
             of_site: Vec::new(),
@@ -295,7 +310,9 @@ impl<'a> ListScheduler<'a> {
         for (lane, &(load, last)) in self.lanes.iter().zip(&self.loads) {
             let slot = &self.slots[lane.slot];
             let runs = lane.line.is_some();
-            used.set(lane.slot, runs);
+            let offer = self.offer_of[lane.slot];
+            let pieces = (lane.slot..self.slots.len()).take_while(|at| self.offer_of[*at] == offer);
+            pieces.for_each(|piece| used.set(piece, runs && chosen.has(piece)));
             let Some(paid) = slot.paid(load, last) else { continue };
             all.add(slot, paid);
             if runs {
@@ -346,6 +363,12 @@ impl<'a> ListScheduler<'a> {
                 at += 1;
                 if chosen.has(index) {
                     let slot = &self.slots[index];
+                    if let Some(lane) = self.lanes.last_mut()
+                        && self.offer_of[lane.slot] == self.offer_of[index]
+                    {
+                        lane.processors += slot.processors;
+                        continue;
+                    }
                     let end = if slot.extensible { NEVER } else { slot.end };
                     let Slot { start, processors, .. } = *slot;
                     self.lanes.push(Lane { slot: index, start, end, processors, line: None });

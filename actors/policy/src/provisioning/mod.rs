@@ -43,7 +43,7 @@ pub use self::list::{
 };
 pub use self::search::{Budget, Search, SearchResult, SlotSet, enumerate, search};
 pub use self::skyline::AvailabilityProfile;
-pub use self::slot::{Price, Slot};
+pub use self::slot::{Price, Slot, SlotPieces};
 pub use self::table::{Booking, BookingTable, TableError, advertise};
 pub use self::terms::{Denial, Terms};
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Time;
+use super::{SlotSet, Time};
 
 /// Price of a slot, in the user's unit (by default, a processor-second).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,6 +59,70 @@ impl Slot {
     fn capacity(&self, end: Time) -> u128 {
         let duration = end.max(self.end).saturating_sub(self.start);
         u128::from(self.processors) * u128::from(duration)
+    }
+}
+
+/// Offers cut into pieces, so that a search can choose any number of processors of an offer.
+///
+/// A divisible offer without a fixed price costs what its tasks use. Fewer of its processors
+/// therefore leave tasks to cheaper sites. Its pieces have 1, 2, 4, ... processors, and the last
+/// piece has the rest. Other offers stay whole.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlotPieces {
+    slots: Vec<Slot>,
+    offers: Vec<usize>,
+}
+
+impl SlotPieces {
+    /// Cuts offers. Pieces of an offer are neighbours, and sum to any number of its processors.
+    pub fn cut(offers: &[Slot]) -> Self {
+        let (mut slots, mut of) = (Vec::new(), Vec::new());
+        for (index, offer) in offers.iter().enumerate() {
+            let is_cut = offer.divisible && offer.price.fixed == 0.0;
+            let mut left = offer.processors;
+            let mut size = if is_cut { 1 } else { left };
+            while left > 0 {
+                let processors = left.min(size);
+                slots.push(Slot { processors, ..offer.clone() });
+                of.push(index);
+                left -= processors;
+                size = size.saturating_mul(2);
+            }
+        }
+        Self { slots, offers: of }
+    }
+
+    /// Does not cut: each piece is an offer.
+    pub fn whole(offers: &[Slot]) -> Self {
+        Self { slots: offers.to_vec(), offers: (0..offers.len()).collect() }
+    }
+
+    /// The pieces, by offer.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// The offer of each piece.
+    pub fn offers(&self) -> &[usize] {
+        &self.offers
+    }
+
+    /// Index of the offer of a piece.
+    pub fn offer(&self, piece: usize) -> usize {
+        self.offers[piece]
+    }
+
+    /// The offers with a piece in a set.
+    pub fn offers_of(&self, pieces: &SlotSet) -> SlotSet {
+        let mut offers = SlotSet::none(self.offers.last().map_or(0, |last| last + 1));
+        pieces.iter().for_each(|piece| offers.set(self.offers[piece], true));
+        offers
+    }
+
+    /// Number of processors of an offer in a set of pieces.
+    pub fn processors_of(&self, offer: usize, pieces: &SlotSet) -> u32 {
+        let of_offer = pieces.iter().filter(|piece| self.offers[*piece] == offer);
+        of_offer.map(|piece| self.slots[piece].processors).sum()
     }
 }
 

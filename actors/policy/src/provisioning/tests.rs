@@ -1,5 +1,7 @@
 //! Golden vectors of the specification, and invariants of every plan.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -516,4 +518,66 @@ fn the_search_finds_the_exact_front_of_small_instances() {
     println!("all points of the exact front in {found_all} of {count} instances");
     // The search is heuristic: it may miss a point in one instance of 25.
     assert!(found_all + count.div_ceil(25) >= count, "{found_all} of {count}");
+}
+
+/// With pieces of three large divisible offers, the search finds the front of exhaustive
+/// enumeration. That front is better than the one of whole offers.
+#[test]
+fn pieces_of_divisible_offers_give_a_larger_front() {
+    for seed in 0..4 {
+        let mut random = springtide_base::random::SplitMix::with_text(seed, "pieces");
+        let offer = |(site, rate): (usize, f64)| Slot {
+            site,
+            processors: 6,
+            start: 0,
+            end: 500 * SECOND,
+            price: Price { rate, fixed: 0.0 },
+            divisible: true,
+            extensible: true,
+        };
+        let offers: Vec<Slot> = [1.0, 2.0, 4.0].into_iter().enumerate().map(offer).collect();
+        let tasks: Vec<DagTask> = (0..24)
+            .map(|index| {
+                let base = 8 + random.below(30) as u64;
+                DagTask {
+                    name: index.to_string(),
+                    processors: 1 + random.below(2) as u32,
+                    runtime: Runtime::BySite([4, 3, 2].map(|n| base * n * SECOND / 2).to_vec()),
+                }
+            })
+            .collect();
+        let edges: Vec<Edge> =
+            (8..24).map(|to| Edge { from: random.below(to), to, bytes: 1 }).collect();
+        let dag = Dag::new(tasks, &edges, 3).unwrap();
+        let links = SiteLinks { other: Some((0, 1.0)), ..SiteLinks::default() };
+        let pieces = SlotPieces::cut(&offers);
+        assert_eq!(pieces.offers(), [0, 0, 0, 1, 1, 1, 2, 2, 2]);
+        let sizes: Vec<u32> = pieces.slots().iter().map(|slot| slot.processors).collect();
+        assert_eq!(sizes, [1, 2, 3, 1, 2, 3, 1, 2, 3]);
+        let mut lister = ListScheduler::on_pieces(&dag, &links, &pieces, Method::Heft);
+        let exact = enumerate(&mut lister).front;
+        let whole = enumerate(&mut ListScheduler::new(&dag, &links, &offers, Method::Heft)).front;
+        let reference = Objectives { cost: 1e4, makespan: 1000 * SECOND };
+        let [exact_area, whole_area] = [&exact, &whole].map(|front| hypervolume(front, reference));
+        assert!(exact_area > whole_area, "seed {seed}: {exact_area} {whole_area}");
+        let budget = Budget { population: 50, iterations: 9 };
+        let found = search(&mut lister, Search::Pruned, budget, seed, false).front;
+        let found_area = hypervolume(&found, reference);
+        assert!(found_area >= 0.999 * exact_area, "seed {seed}: {found_area} of {exact_area}");
+        for point in exact.points() {
+            let schedule = lister.schedule(&point.slots).unwrap();
+            let mut free = BTreeMap::new();
+            for offer in 0..3 {
+                let processors = pieces.processors_of(offer, &point.slots);
+                free.insert(offer, AvailabilityProfile::new(processors, 0, NEVER));
+            }
+            for task in &schedule.tasks {
+                for part in &task.pieces {
+                    let line = free.get_mut(&pieces.offer(part.slot)).unwrap();
+                    assert!(line.min_free(task.start, task.end) >= part.processors, "seed {seed}");
+                    line.take(part.processors, task.start, task.end);
+                }
+            }
+        }
+    }
 }

@@ -5,7 +5,8 @@
 
 use springtide_actors::policy::provisioning::{
     Budget, Constraint, Dag, DagTask, Edge, Front, ListScheduler, Method, Objectives, PlanPoint,
-    Runtime, Schedule, Search, Slot, SlotSet, Time, UnplacedTask, from_seconds, search, seconds,
+    Runtime, Schedule, Search, Slot, SlotPieces, SlotSet, Time, UnplacedTask, from_seconds, search,
+    seconds,
 };
 
 use super::processors::{Numbers, Span, most, number};
@@ -208,8 +209,13 @@ pub fn plan(dag: &Dag, offers: &Offers, wish: &Wish) -> Result<Plan, NoPlan> {
     if slots.is_empty() {
         return Err(NoPlan::NoSlots);
     }
-    let all = SlotSet::all(slots.len());
-    let mut lister = ListScheduler::new(dag, &links, &slots, wish.method);
+    // The paper's search chooses whole slots.
+    let pieces = match wish.search {
+        Search::Pruned => SlotPieces::cut(&slots),
+        Search::Paper { .. } => SlotPieces::whole(&slots),
+    };
+    let all = SlotSet::all(pieces.slots().len());
+    let mut lister = ListScheduler::on_pieces(dag, &links, &pieces, wish.method);
     let mut found = search(&mut lister, wish.search, wish.budget, wish.seed, false);
     if found.front.points().is_empty() {
         // The search may have passed over the few sets that are plans: all slots are one if any is.
@@ -248,11 +254,19 @@ pub fn plan(dag: &Dag, offers: &Offers, wish: &Wish) -> Result<Plan, NoPlan> {
         }
     }
     let is_held = chosen.is_ok();
-    let schedule = match lister.schedule(&front.points()[at].slots) {
+    let mut schedule = match lister.schedule(&front.points()[at].slots) {
         Ok(schedule) => schedule,
         Err(why) => return Err(blocked(dag, offers, &slots, wish.method, why)),
     };
-    let (had, places) = placed(&slots, &front.points()[at].slots, &schedule);
+    for part in schedule.tasks.iter_mut().flat_map(|task| &mut task.pieces) {
+        part.slot = pieces.offer(part.slot);
+    }
+    let mut chosen_slots = slots.clone();
+    for (offer, slot) in chosen_slots.iter_mut().enumerate() {
+        slot.processors = pieces.processors_of(offer, &front.points()[at].slots);
+    }
+    let front = front.map_slots(|chosen| pieces.offers_of(chosen));
+    let (had, places) = placed(&chosen_slots, &front.points()[at].slots, &schedule);
     let floor = floor(dag, &slots, offers.sites.len());
     let chain = chain(dag, &slots, offers.sites.len()).into_iter().max().unwrap_or(0);
     let (tried, feasible) = (found.evaluations, found.feasible);
