@@ -11,8 +11,8 @@ use crate::scenario::{SimulationParams, params, simulate};
 /// A small grid of three clusters, and a job of about half a minute.
 const GRID: &[(&str, &[(&str, &str)])] = &[
     ("", &[("name", "\"schema\"")]),
-    ("app", &[("iterations", "6"), ("work", "\"24s\""), ("leaves", "32"), ("bodies", "20000")]),
-    ("job", &[("period", "\"2s\"")]),
+    ("app", &[("iterations", "6"), ("work", "\"12s\""), ("leaves", "32"), ("bodies", "2000")]),
+    ("job", &[("period", "\"1s\"")]),
     ("wide", &[]),
     ("adaptation", &[("mode", "\"static\"")]),
     ("cluster", &[("name", "\"a\""), ("nodes", "3"), ("start", "2"), ("later", "1")]),
@@ -76,10 +76,10 @@ fn is_refused_with_its_place(error: &str) {
 /// Two values of an event's key.
 fn values_of_event(key: &str) -> [&'static str; 2] {
     match key {
-        "at" => ["\"6s\"", "\"9s\""],
+        "at" => ["\"3s\"", "\"5s\""],
         "iteration" => ["2", "4"],
-        "duration" => ["\"2s\"", "\"4s\""],
-        "interval" => ["\"3s\"", "\"6s\""],
+        "duration" => ["\"1s\"", "\"2s\""],
+        "interval" => ["\"2s\"", "\"4s\""],
         "cluster" => ["\"b\"", "\"c\""],
         "nodes" => ["1", "2"],
         "role" => ["\"root\"", "\"cluster-coordinator\""],
@@ -115,10 +115,10 @@ fn least_events(what: &str, key: &str) -> Vec<Vec<(&'static str, &'static str)>>
         what => panic!("events \"{what}\" are new: say here what they need"),
     };
     let times: [&[(&str, &str)]; 4] = [
-        &[("at", "\"4s\"")],
+        &[("at", "\"2s\"")],
         &[("iteration", "3")],
-        &[("at", "\"4s\""), ("duration", "\"3s\"")],
-        &[("at", "\"4s\""), ("duration", "\"3s\""), ("interval", "\"5s\"")],
+        &[("at", "\"2s\""), ("duration", "\"1500ms\"")],
+        &[("at", "\"2s\""), ("duration", "\"1500ms\""), ("interval", "\"3s\"")],
     ];
     match key {
         "at" | "iteration" | "duration" | "interval" => {
