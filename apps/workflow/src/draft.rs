@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use crate::error::{Cause, WorkflowProblem};
 use crate::fields::{self, FieldUsage, FormatField};
 use crate::format::Format;
-use crate::model::{self, Command, File, Occurrences, Position, Task, Workflow, WorkflowWarning};
+use crate::model::{
+    self, Command, File, FileSource, Occurrences, Position, Task, Workflow, WorkflowWarning,
+};
 use crate::overrides::{Override, Overrides};
 use crate::text::nearest;
 use crate::values::{MEBIBYTE, ProcessorCount, RUNTIME_MAX_S, RUNTIME_MIN_S};
@@ -62,6 +64,7 @@ struct Edge {
 
 struct FileDraft {
     name: String,
+    source: Option<FileSource>,
     size: Option<(SizeSource, u64)>,
     /// Whether the file gives a size of less than 0.
     is_negative: bool,
@@ -240,9 +243,20 @@ impl Draft {
             return *index;
         }
         let index = self.files.len();
-        self.files.push(FileDraft { name: name.to_owned(), size: None, is_negative: false, at });
+        self.files.push(FileDraft {
+            name: name.to_owned(),
+            source: None,
+            size: None,
+            is_negative: false,
+            at,
+        });
         self.names.insert(name.to_owned(), index);
         index
+    }
+
+    /// Sets the place of a file, unless it has one.
+    pub fn source(&mut self, file: usize, source: FileSource) {
+        self.files[file].source.get_or_insert(source);
     }
 
     /// Sets the size of a file, in bytes; none if the file gives less than 0.
@@ -311,7 +325,8 @@ impl Draft {
                 }
                 _ => {}
             }
-            files.push(File { name: file.name, bytes: file.size.map_or(0, |(_, bytes)| bytes) });
+            let bytes = file.size.map_or(0, |(_, bytes)| bytes);
+            files.push(File { name: file.name, bytes, source: file.source });
         }
         let at: HashMap<_, _> = self.tasks.iter().map(|task| (task.id.clone(), task.at)).collect();
         let made = Workflow::new(self.name, self.tasks, files);

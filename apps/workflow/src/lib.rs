@@ -19,8 +19,8 @@ pub use fields::{FieldUsage, FormatField, fields};
 pub use foreign::ForeignFormat;
 pub use format::Format;
 pub use model::{
-    Command, Container, ContainerEngine, File, Occurrences, Position, Redirects, Resources, Task,
-    Workflow, WorkflowWarning,
+    Command, Container, ContainerEngine, File, FileSource, Occurrences, Position, Redirects,
+    Resources, Task, Workflow, WorkflowWarning,
 };
 pub use overrides::{Override, Overrides};
 pub use read::{EDGES_MAX, TEXT_MAX};

@@ -164,6 +164,67 @@ pub struct File {
     pub name: String,
     /// The size in bytes; 0 if it is unknown.
     pub bytes: u64,
+    /// The place of a file that no task writes, if the workflow has it: a path or a URL.
+    pub source: Option<FileSource>,
+}
+
+impl File {
+    /// A file with this name and size, and no other properties.
+    pub fn new(name: impl Into<String>, bytes: u64) -> Self {
+        Self { name: name.into(), bytes, source: None }
+    }
+
+    /// Whether it is a directory with all that is in it: its name ends with a slash.
+    pub fn is_directory(&self) -> bool {
+        is_directory_name(&self.name)
+    }
+}
+
+/// Whether the name of a file means a directory: it ends with a slash.
+pub fn is_directory_name(name: &str) -> bool {
+    name.ends_with('/')
+}
+
+/// The place of a file outside of the grid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileSource {
+    /// An absolute path on the host that runs the workflow.
+    Path(String),
+    /// A URL whose scheme is http or https.
+    Url(String),
+}
+
+impl FileSource {
+    /// The source that a text names: an absolute path, or a URL whose scheme is file, http or
+    /// https. None if it names another one.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let scheme = text.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+        match scheme.as_deref() {
+            Some("http" | "https") => Some(Self::Url(text.to_owned())),
+            _ => local_path(text).map(Self::Path),
+        }
+    }
+
+    /// The path or URL.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Path(text) | Self::Url(text) => text,
+        }
+    }
+}
+
+/// The path on this system that a path or a URL with the scheme file names.
+pub(crate) fn local_path(url: &str) -> Option<String> {
+    let path = match url.trim().strip_prefix("file:") {
+        // Behind two slashes there is the name of a host, which is empty or this one.
+        Some(rest) => match rest.strip_prefix("//") {
+            Some(rest) => rest.strip_prefix("localhost").unwrap_or(rest),
+            None => rest,
+        },
+        None => url.trim(),
+    };
+    path.starts_with('/').then(|| path.to_owned())
 }
 
 /// A position in a text.
@@ -425,7 +486,7 @@ mod tests {
 
     #[test]
     fn bytes_of_an_edge_are_those_of_the_files_in_common() {
-        let file = |name: &str, bytes| File { name: name.to_owned(), bytes };
+        let file = |name: &str, bytes| File::new(name, bytes);
         let writer = Task { outputs: vec![0, 1, 2], ..task("w", &[]) };
         let reader = Task { inputs: vec![1, 2, 3], ..task("r", &[0]) };
         let files = vec![file("a", 1), file("b", 10), file("c", 100), file("d", 1000)];

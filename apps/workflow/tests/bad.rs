@@ -221,7 +221,11 @@ fn missing_values() {
     );
     fails_with("w.toml", "[[task]]\nname = 'x'", "w.toml:1:1: a [[task]] needs an id");
     fails_with("w.toml", "[[task]]\nid = ''", "w.toml:1:1: a task's id is empty");
-    fails_with("w.toml", "[[file]]\nname = 'x'", "w.toml:1:1: a [[file]] needs a name and a size");
+    fails_with(
+        "w.toml",
+        "[[file]]\nname = 'x'",
+        "w.toml:1:1: a [[file]] needs a name, and a size or a source",
+    );
 }
 
 #[test]

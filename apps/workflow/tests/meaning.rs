@@ -7,7 +7,7 @@ use std::path::Path;
 
 use samples::RICH;
 use springtide_workflow::{
-    Command, Container, ContainerEngine, Format, Overrides, Resources, Task, Workflow,
+    Command, Container, ContainerEngine, FileSource, Format, Overrides, Resources, Task, Workflow,
 };
 
 fn parse(name: &str, text: &str) -> Result<Workflow, String> {
@@ -267,6 +267,45 @@ jobs:
     // Up to 2.1 a job without arguments says nothing of what it runs.
     let old = read("w.dax", "<adag version='2.1'><job id='a' name='x'/></adag>");
     assert_eq!(old.tasks[0].command, None);
+}
+
+#[test]
+fn files_have_the_first_place_that_can_be_read() {
+    let yaml = "
+pegasus: '5.0'
+name: w
+replicaCatalog:
+  replicas:
+  - {lfn: f, pfns: [{site: far, pfn: 'gsiftp://x/f'}, {site: web, pfn: 'https://x/f?a=b'}]}
+  - {lfn: g, pfns: [{site: local, pfn: /data/g}]}
+  - {lfn: unused, pfns: [{site: local, pfn: /data/unused}]}
+jobs:
+- {id: a, name: x, uses: [{lfn: f, type: input}, {lfn: g, type: input}, {lfn: h, type: input}]}
+";
+    let dax = "<adag version='3.6'>\
+        <file name='f'><pfn url='gsiftp://x/f' site='y'/><pfn url='https://x/f?a=b'/></file>\
+        <job id='a' name='x'><uses name='f' link='input'/>\
+        <uses name='g' link='input'><pfn url='file:///data/g'/></uses>\
+        <uses name='h' link='input'/></job></adag>";
+    let own = "[[task]]\nid = \"a\"\ninputs = [\"f\", \"g\", \"h\"]\n\
+        [[file]]\nname = \"f\"\nsource = \"https://x/f?a=b\"\n\
+        [[file]]\nname = \"g\"\nsource = \"file:///data/g\"\nsize = 1\n\
+        [[file]]\nname = \"h\"\nsize = 1\n";
+    for (file, text) in [("w.yml", yaml), ("w.dax", dax), ("w.toml", own)] {
+        let workflow = read(file, text);
+        let sources: Vec<_> = workflow.files.iter().map(|file| file.source.clone()).collect();
+        let url = FileSource::Url("https://x/f?a=b".to_owned());
+        assert_eq!(
+            sources,
+            [Some(url), Some(FileSource::Path("/data/g".to_owned())), None],
+            "{file}"
+        );
+        let written = read("w.toml", &workflow.to_toml());
+        assert_eq!(written.files, workflow.files, "{file}");
+    }
+    let wrong = own.replace("https://x/f?a=b", "s3://x/f");
+    let error = parse("w.toml", &wrong).unwrap_err();
+    assert!(error.contains("source must be an absolute path, or a URL"), "{error}");
 }
 
 #[test]

@@ -55,10 +55,6 @@ fn all_formats_give_the_same_workflow() {
         let warnings: Vec<_> = workflow.warnings.keys().map(ToString::to_string).collect();
         let expected: &[&str] = match name {
             "diamond-1.6.json" => &["a fraction of a processor (rounded up)"],
-            "diamond-3.6.dax" => {
-                &["the field \"adag/file\" has no effect: places of files; give a \
-                                  run --inputs"]
-            }
             _ => &[],
         };
         assert_eq!(warnings, expected, "{name}");

@@ -147,16 +147,26 @@ pub async fn fetch_to(
 /// The entry of a file, from reading all of it. Reading may take minutes: a thread of its own
 /// blocks neither signals nor the process's end.
 pub async fn summed(path: &Path, name: &str) -> Result<FileEntry, Failed> {
-    let (done, sum) = tokio::sync::oneshot::channel();
     let (file, name) = (path.to_owned(), name.to_owned());
-    let read = move || {
+    let sum = on_thread("checksum", move || entry_of(&file, &name)).await;
+    sum.and_then(|sum| sum).map_err(|error| cannot("read", path, &error))
+}
+
+/// Runs blocking work on a thread of its own, which the end of this process does not wait for.
+///
+/// # Errors
+/// The thread cannot start, or panics.
+pub async fn on_thread<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> std::io::Result<T> {
+    let (done, result) = tokio::sync::oneshot::channel();
+    let run = move || {
         // The receiver may be gone; then the result is not needed.
-        let _ = done.send(entry_of(&file, &name));
+        let _ = done.send(work());
     };
-    let thread = std::thread::Builder::new().name("checksum".to_owned()).spawn(read);
-    thread.map_err(|error| cannot("read", path, &error))?;
-    let sum = sum.await.map_err(|_| cannot("read", path, &"its thread has ended"))?;
-    sum.map_err(|error| cannot("read", path, &error))
+    std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
+    result.await.map_err(|_| std::io::Error::other("its thread has ended"))
 }
 
 /// The file server of a cluster.

@@ -1,7 +1,10 @@
 //! Slots of a running grid, reservations of them, and workflows on them or just in time.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -331,6 +334,94 @@ fn a_run_continues_after_kills_of_its_process_and_of_the_head() {
     up.end();
 }
 
+/// A server of HTTP on loopback with one file, whose requests it reports by their path and whether
+/// they are conditional. The first request fails.
+fn file_server(content: &'static str) -> (String, mpsc::Receiver<(String, bool)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let base = format!("http://{}/data", listener.local_addr().unwrap());
+    let (requests, received) = mpsc::channel();
+    // It ends with the test's process.
+    std::thread::spawn(move || {
+        for (number, stream) in listener.incoming().enumerate() {
+            let mut stream = stream.unwrap();
+            let lines: Vec<String> = BufReader::new(&stream)
+                .lines()
+                .map_while(|line| line.ok().filter(|line| !line.is_empty()))
+                .collect();
+            let path = lines[0].split(' ').nth(1).unwrap().to_owned();
+            let known = lines.iter().any(|line| line.to_lowercase() == "if-none-match: \"v1\"");
+            let answer = match (number, path.as_str(), known) {
+                (0, ..) => "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n".to_owned(),
+                (_, "/data/numbers", true) => "HTTP/1.1 304 Not Modified\r\n".to_owned(),
+                (_, "/data/numbers", false) => {
+                    let bytes = content.len();
+                    format!("HTTP/1.1 200 OK\r\nETag: \"v1\"\r\nContent-Length: {bytes}\r\n")
+                }
+                _ => "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n".to_owned(),
+            };
+            let body = if answer.contains("200 OK") { content } else { "" };
+            // A client may have gone.
+            let _ = write!(stream, "{answer}Connection: close\r\n\r\n{body}");
+            if requests.send((path, known)).is_err() {
+                return;
+            }
+        }
+    });
+    (base, received)
+}
+
+/// Directories are inputs, pass between tasks, and are results. Inputs come from URLs.
+fn directories_and_urls(up: &Up) {
+    let (base, requests) = file_server("3\n1\n2\n");
+    let dir = up.temp.path().join("directories");
+    fs::create_dir_all(dir.join("in/texts/deep")).unwrap();
+    fs::write(dir.join("in/texts/deep/a"), "a").unwrap();
+    fs::write(dir.join("in/texts/b"), "b").unwrap();
+    let text = format!(
+        "[[task]]\nid = \"gather\"\ninputs = [\"texts/\", \"numbers\"]\noutputs = [\"all/\"]\n\
+         command = [\"sh\", \"-c\", \"mkdir -p all/x && sort numbers > all/x/sorted && \
+         cat texts/deep/a texts/b > all/joined\"]\n\
+         [[task]]\nid = \"count\"\ninputs = [\"all/\"]\noutputs = [\"counts/\"]\n\
+         command = [\"sh\", \"-c\", \"mkdir counts && cat all/joined all/x/sorted > counts/c\"]\n\
+         [[file]]\nname = \"texts/\"\nsize = 2\n[[file]]\nname = \"numbers\"\n\
+         source = \"{base}/numbers\"\n[[file]]\nname = \"all/\"\nsize = 9\n\
+         [[file]]\nname = \"counts/\"\nsize = 9\n"
+    );
+    let file = dir.join("gather.toml");
+    fs::write(&file, &text).unwrap();
+    let (inputs, got) = (dir.join("in"), dir.join("got"));
+    let options = ["--best-effort", "--inputs", inputs.to_str().unwrap(), "--fetch"];
+    let line = ["workflow", "run", file.to_str().unwrap(), "--keep"];
+    let run_it = |more: &[&str]| {
+        execute(up, &[&line[..], &options, &[got.to_str().unwrap()], more].concat())
+    };
+    let ran = run_it(&[]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert_eq!(fs::read_to_string(got.join("counts/c")).unwrap(), "ab1\n2\n3\n");
+    let numbers = || ("/data/numbers".to_owned(), false);
+    let seen: Vec<_> = requests.try_iter().collect();
+    assert_eq!(seen, [numbers(), numbers()], "the first request failed");
+    // A continued run asks whether the file has changed, and runs nothing.
+    let again = run_it(&["--resume"]);
+    assert_eq!(again.code, Some(0), "{}", again.err);
+    assert!(again.out.contains("2 were completed before"), "{}", again.out);
+    assert_eq!(requests.try_iter().collect::<Vec<_>>(), [("/data/numbers".to_owned(), true)]);
+    // A changed input, a missing file of a server, and names that mean the other kind.
+    fs::write(dir.join("in/texts/b"), "B").unwrap();
+    fs::remove_dir_all(&got).unwrap();
+    let changed = run_it(&["--resume"]);
+    assert_eq!(changed.code, Some(0), "{}", changed.err);
+    assert_eq!(fs::read_to_string(got.join("counts/c")).unwrap(), "aB1\n2\n3\n");
+    for (from, to, says) in [
+        ("/numbers\"", "/none\"", "the server answers 404"),
+        ("texts/\"", "texts\"", "a workflow's name of one ends with a slash"),
+    ] {
+        fs::write(&file, text.replace(from, to)).unwrap();
+        let wrong = run_it(&["--fresh"]);
+        assert!(wrong.code != Some(0) && wrong.err.contains(says), "{says}: {}", wrong.err);
+    }
+}
+
 #[test]
 fn a_submitted_run_is_watched_and_cancelled_and_shares_a_cache() {
     let up = Up::written(config);
@@ -352,6 +443,7 @@ fn a_submitted_run_is_watched_and_cancelled_and_shares_a_cache() {
     fs::write(file, changed).unwrap();
     let changed = execute(&up, &[&["workflow", "run", file][..], &options].concat());
     assert!(changed.out.contains("6 were completed before"), "{}", changed.out);
+    directories_and_urls(&up);
     // A run that is cancelled can be continued.
     let slow = fs::read_to_string(file).unwrap().replace("sleep 0.1", "sleep 60");
     fs::write(file, slow).unwrap();

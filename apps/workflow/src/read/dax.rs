@@ -14,7 +14,7 @@ use crate::arguments;
 use crate::draft::{Draft, EdgeEnd, SizeSource, Stream};
 use crate::error::{Cause, WorkflowProblem};
 use crate::format::Format;
-use crate::model::{Command, Position, Task};
+use crate::model::{Command, FileSource, Position, Task, local_path};
 use crate::text::Text;
 use crate::values::Scalar;
 
@@ -41,6 +41,7 @@ pub(super) fn read(text: &Text<'_>) -> Result<Draft, WorkflowProblem> {
         text,
         draft: Draft::default(),
         executables: BTreeMap::new(),
+        sources: BTreeMap::new(),
         always_runs: false,
     };
     if root.tag_name().name() != "adag" {
@@ -55,6 +56,9 @@ pub(super) fn read(text: &Text<'_>) -> Result<Draft, WorkflowProblem> {
     // A job may stand before the executable that it runs.
     for node in elements().filter(|node| node.has_local_name("executable")) {
         reader.executable(node);
+    }
+    for node in elements().filter(|node| node.has_local_name("file")) {
+        reader.replica(node)?;
     }
     for node in elements() {
         reader.element(node, "adag/", "");
@@ -94,6 +98,8 @@ struct DaxReader<'a, 'b> {
     text: &'b Text<'a>,
     draft: Draft,
     executables: BTreeMap<Transformation, Executable>,
+    /// The places of files, by name.
+    sources: BTreeMap<String, FileSource>,
     /// Whether a job without arguments runs its program.
     always_runs: bool,
 }
@@ -138,13 +144,27 @@ impl DaxReader<'_, '_> {
             self.element(child, "executable/", &key.1);
             match child.tag_name().name() {
                 "pfn" if executable.path.is_none() => {
-                    executable.path = child.attribute("url").and_then(super::local_path);
+                    executable.path = child.attribute("url").and_then(local_path);
                 }
                 "profile" => self.profile(child, &mut executable.profiles),
                 _ => {}
             }
         }
         self.executables.insert(key, executable);
+    }
+
+    /// Reads the place of a file.
+    fn replica(&mut self, node: Node<'_, '_>) -> Result<(), WorkflowProblem> {
+        let name = self.needed(node, "name")?;
+        self.attributes(node, "file", name);
+        for child in node.children().filter(Node::is_element) {
+            self.element(child, "file/", name);
+            let source = child.attribute("url").and_then(FileSource::parse);
+            if let Some(source) = source.filter(|_| child.has_local_name("pfn")) {
+                self.sources.entry(name.to_owned()).or_insert(source);
+            }
+        }
+        Ok(())
     }
 
     fn profile(&self, node: Node<'_, '_>, profiles: &mut Profiles) {
@@ -234,8 +254,12 @@ impl DaxReader<'_, '_> {
             None => self.needed(node, "name")?,
         };
         self.attributes(node, "uses", name);
+        let mut source = None;
         for child in node.children().filter(Node::is_element) {
             self.element(child, "uses/", name);
+            if child.has_local_name("pfn") && source.is_none() {
+                source = child.attribute("url").and_then(FileSource::parse);
+            }
         }
         // The element of a stream defines its direction.
         let link = node.attribute("link").filter(|_| stream.is_none()).unwrap_or(link);
@@ -253,6 +277,9 @@ impl DaxReader<'_, '_> {
             }
         };
         let file = self.draft.file(name, at);
+        if let Some(source) = source.or_else(|| self.sources.get(name).cloned()) {
+            self.draft.source(file, source);
+        }
         match stream {
             Some(stream) => self.draft.redirect(task, stream, file),
             None => {

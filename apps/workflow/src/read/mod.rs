@@ -141,16 +141,3 @@ fn check_arguments(draft: &mut Draft, arguments: &[String], id: &str, at: Option
         draft.warn(WorkflowWarning::Variable, id, at);
     }
 }
-
-/// The path of a URL of a file, or of a path; none of a place on another system.
-fn local_path(url: &str) -> Option<String> {
-    let path = match url.trim().strip_prefix("file:") {
-        // Behind two slashes there is the name of a host, which is empty or this one.
-        Some(rest) => match rest.strip_prefix("//") {
-            Some(rest) => rest.strip_prefix("localhost").unwrap_or(rest),
-            None => rest,
-        },
-        None => url.trim(),
-    };
-    path.starts_with('/').then(|| path.to_owned())
-}

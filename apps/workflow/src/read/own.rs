@@ -28,14 +28,14 @@
 //! size = "10 MB"                      # or a number of bytes
 //!
 //! [[file]]
-//! name = "project.log"
-//! size = "1 kB"
+//! name = "raw.fits"                   # a name that ends with / means a directory
+//! source = "https://example.org/raw.fits" # or a path
 //! ```
 //!
-//! `id`, and `name` and `size` of files, are required. A workflow without any `[[file]]` has the
-//! files that its tasks name, and their sizes are unknown. With one, another name is misspelt. The `name` of a task defaults to its
-//! program, its job or its id. Unlike in formats that programs write, an unknown key is an error,
-//! for most are misspelt.
+//! `id` is required, and of files `name`, and `size` or `source`. A workflow without any `[[file]]`
+//! has the files that its tasks name, and their sizes are unknown. With one, another name is
+//! misspelt. The `name` of a task defaults to its program, its job or its id. Unlike in formats that
+//! programs write, an unknown key is an error, for most are misspelt.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ use super::{syntax, with_position};
 use crate::draft::{Draft, EdgeEnd, SizeSource, Stream};
 use crate::error::{Cause, WorkflowProblem, shown};
 use crate::format::Format;
-use crate::model::{Command, Container, ContainerEngine, Position, Task, Workflow};
+use crate::model::{Command, Container, ContainerEngine, FileSource, Position, Task, Workflow};
 use crate::text::{Text, nearest};
 use crate::values::{self, Scalar};
 
@@ -74,7 +74,7 @@ const TASK: [&str; 19] = [
     "after",
 ];
 const CONTAINER: [&str; 2] = ["image", "engine"];
-const FILE: [&str; 2] = ["name", "size"];
+const FILE: [&str; 3] = ["name", "size", "source"];
 
 type FieldValue<'i> = Spanned<DeValue<'i>>;
 
@@ -212,17 +212,30 @@ impl NativeReader<'_, '_> {
 
     fn file(&mut self, table: &DeTable<'_>, at: Option<Position>) -> Result<(), WorkflowProblem> {
         self.keys(table, &FILE)?;
-        let (Some(name), Some(size)) = (table.get("name"), table.get("size")) else {
-            return Err(WorkflowProblem::value("a [[file]] needs a name and a size", at));
+        let (size, source) = (table.get("size"), table.get("source"));
+        let (Some(name), true) = (table.get("name"), size.is_some() || source.is_some()) else {
+            let reason = "a [[file]] needs a name, and a size or a source";
+            return Err(WorkflowProblem::value(reason, at));
         };
-        let bytes = self.bytes(size, "size")?;
         let (place, name) = (self.at(name), self.string(name, "name")?);
         if self.draft.find_file(&name).is_some() {
             let reason = format!("there is another [[file]] {}", shown(&name));
             return Err(WorkflowProblem::value(reason, place));
         }
         let file = self.draft.file(&name, at);
-        self.draft.size(file, SizeSource::List, Some(bytes), place);
+        if let Some(size) = size {
+            let bytes = self.bytes(size, "size")?;
+            self.draft.size(file, SizeSource::List, Some(bytes), place);
+        }
+        if let Some(value) = source {
+            let text = self.string(value, "source")?;
+            let Some(source) = FileSource::parse(&text) else {
+                let what = "an absolute path, or a URL with http, https or file";
+                let reason = format!("source must be {what}, found {}", shown(&text));
+                return Err(WorkflowProblem::value(reason, self.at(value)));
+            };
+            self.draft.source(file, source);
+        }
         Ok(())
     }
 
@@ -443,6 +456,8 @@ enum WrittenContainer<'w> {
 struct WrittenFile<'w> {
     name: &'w str,
     size: WrittenSize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<&'w str>,
 }
 
 #[derive(Serialize)]
@@ -502,7 +517,11 @@ pub(super) fn write(workflow: &Workflow) -> String {
     written.file = workflow
         .files
         .iter()
-        .map(|file| WrittenFile { name: &file.name, size: size(file.bytes) })
+        .map(|file| WrittenFile {
+            name: &file.name,
+            size: size(file.bytes),
+            source: file.source.as_ref().map(FileSource::as_str),
+        })
         .collect();
     // Tables of texts and numbers can always be written.
     toml::to_string(&written).unwrap_or_default()

@@ -17,7 +17,7 @@ use crate::arguments;
 use crate::draft::{Draft, EdgeEnd, SizeSource, Stream};
 use crate::error::{Cause, WorkflowProblem, shown};
 use crate::format::Format;
-use crate::model::{Command, Container, ContainerEngine, Position, Task};
+use crate::model::{Command, Container, ContainerEngine, FileSource, Position, Task, local_path};
 use crate::text::Text;
 use crate::values::Scalar;
 
@@ -94,7 +94,21 @@ mapping!(Top at "" {
     jobs: Vec<Spanned<PegasusJob>> = "jobs",
     job_dependencies: Vec<Dependency> = "jobDependencies",
     transformation_catalog: Catalog = "transformationCatalog",
+    replica_catalog: ReplicaCatalog = "replicaCatalog",
     profiles: Namespaces = "profiles",
+});
+
+mapping!(ReplicaCatalog at "replicas" {
+    replicas: Vec<Replica> = "replicas",
+});
+
+mapping!(Replica at "replica" {
+    lfn: String = "lfn",
+    pfns: Vec<Place> = "pfns",
+});
+
+mapping!(Place at "place" {
+    pfn: String = "pfn",
 });
 
 mapping!(PegasusJob at "job" {
@@ -216,7 +230,24 @@ pub(super) fn read(text: &Text<'_>) -> Result<Draft, WorkflowProblem> {
             draft.edge(EdgeEnd::Id(id.value.clone()), EdgeEnd::Id(child.value), at);
         }
     }
+    replicas(&mut draft, top.replica_catalog.unwrap_or_default());
     Ok(draft)
+}
+
+/// Reads the places of the files of tasks.
+fn replicas(draft: &mut Draft, catalog: ReplicaCatalog) {
+    catalog.report(draft, "");
+    for replica in catalog.replicas.unwrap_or_default() {
+        let name = replica.lfn.as_deref().unwrap_or_default();
+        replica.report(draft, name);
+        for place in replica.pfns.iter().flatten() {
+            place.report(draft, name);
+            let source = place.pfn.as_deref().and_then(FileSource::parse);
+            if let (Some(file), Some(source)) = (draft.find_file(name), source) {
+                draft.source(file, source);
+            }
+        }
+    }
 }
 
 fn insert(profiles: &mut Profiles, namespaces: Namespaces) {
@@ -252,7 +283,7 @@ fn programs(
         let mut sites = transformation.sites.unwrap_or_default().into_iter();
         if let Some(site) = sites.next() {
             site.report(draft, name);
-            program.path = site.pfn.as_deref().and_then(super::local_path);
+            program.path = site.pfn.as_deref().and_then(local_path);
             if let Some((container, profiles)) =
                 site.container.and_then(|name| containers.get(&name))
             {
@@ -436,6 +467,9 @@ mod tests {
             Transformation::known(),
             Site::known(),
             Image::known(),
+            ReplicaCatalog::known(),
+            Replica::known(),
+            Place::known(),
         ] {
             assert_eq!(fields::used(Format::Pegasus, place), keys, "{place}");
         }

@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use crate::command::children::{create_private, provide_input};
 
 use super::message::{PilotTask, TaskFile, TaskProgram, TaskRecord};
+use super::packed::{is_directory_name, pack, unpack};
 
 /// Waits until this node's process has ended, then kills the groups of processes that are named by
 /// files, and removes the directory.
@@ -129,7 +130,11 @@ impl TaskDirectory {
                 return Err(format!("its input {} is not in {}", input.name, stored.display()));
             }
             let to = self.inside(&input.name)?;
-            let provided = provide_input(&from, &to, is_program_of(task, &input.name));
+            let provided = if is_directory_name(&input.name) {
+                unpack(&from, &to)
+            } else {
+                provide_input(&from, &to, is_program_of(task, &input.name))
+            };
             provided.map_err(|error| format!("{}: {error}", input.name))?;
         }
         for output in &task.outputs {
@@ -166,29 +171,49 @@ impl TaskDirectory {
         };
         let mut parts = PartFiles::default();
         for output in &task.outputs {
-            let from = self.inside(&output.name)?;
-            let found = fs::metadata(&from).ok().filter(fs::Metadata::is_file);
-            let Some(found) = found else {
-                return Err(format!("it did not write its output {}", output.name));
-            };
-            if found.len() > task.output_bytes_max {
-                return Err(format!(
-                    "its output {} has {} bytes, and no file may have more than {}: see \
-                     `files.size_max` of the grid's config",
-                    output.name,
-                    found.len(),
-                    task.output_bytes_max
-                ));
-            }
             let part = parts.add(stored, &output.stored, &self.pilot);
-            let moved = move_file(&from, &part);
-            moved.map_err(|error| format!("{}: {error}", output.name))?;
+            self.store_output(output, task.output_bytes_max, &part)?;
         }
         if let Some(TaskRecord { stored: name, content }) = &task.record {
             let part = parts.add(stored, name, &self.pilot);
             fs::write(&part, content).map_err(|error| format!("{}: {error}", part.display()))?;
         }
         parts.complete()
+    }
+}
+
+impl TaskDirectory {
+    /// Moves an output to its part in the cluster's directory.
+    ///
+    /// # Errors
+    /// The output is missing or too large, or the part cannot be written.
+    fn store_output(&self, output: &TaskFile, bytes_max: u64, part: &Path) -> Result<(), String> {
+        let (from, name) = (self.inside(&output.name)?, &output.name);
+        let found = fs::metadata(&from).ok();
+        let too_large = |bytes: &dyn std::fmt::Display| {
+            format!(
+                "its output {name} has {bytes} bytes, and no file may have more than {bytes_max}: \
+                 see `files.size_max` of the grid's config"
+            )
+        };
+        match (found, is_directory_name(name)) {
+            (Some(found), true) if found.is_dir() => match pack(&from, part, bytes_max) {
+                Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                    Err(too_large(&format_args!("more than {bytes_max}")))
+                }
+                packed => packed.map_err(|error| format!("{name}: {error}")),
+            },
+            (Some(found), false) if found.is_file() => {
+                if found.len() > bytes_max {
+                    return Err(too_large(&found.len()));
+                }
+                move_file(&from, part).map_err(|error| format!("{name}: {error}"))
+            }
+            (Some(found), false) if found.is_dir() => Err(format!(
+                "its output {name} is a directory: a workflow's name of one ends with a slash"
+            )),
+            _ => Err(format!("it did not write its output {name}")),
+        }
     }
 }
 
@@ -247,11 +272,16 @@ impl Drop for PartFiles {
     }
 }
 
-/// Creates a file of zeros.
+/// Creates a file of zeros, or a directory with one.
 ///
 /// # Errors
 /// The operating system's.
-pub(super) fn create_zeros(path: &Path, bytes: u64) -> io::Result<()> {
+pub(super) fn create_zeros(path: &Path, output: &TaskFile) -> io::Result<()> {
+    let bytes = output.bytes;
+    if is_directory_name(&output.name) {
+        fs::create_dir_all(path)?;
+        return File::create(path.join("zeros"))?.set_len(bytes);
+    }
     // The file has no blocks, and its reader sees zeros.
     File::create(path)?.set_len(bytes)
 }

@@ -16,7 +16,8 @@ use crate::work::OutputStream;
 pub struct TaskFile {
     /// Its name in the cluster's directory of files.
     pub stored: String,
-    /// Its path in the task's directory.
+    /// Its path in the task's directory. One that ends with a slash is a directory, which is stored
+    /// [packed](super::pack).
     pub name: String,
     /// Its length in bytes, for an output of a [placeholder](TaskProgram::Placeholder).
     #[serde(default)]

@@ -1,8 +1,8 @@
 //! Pilots: jobs that hold a node for tasks that their client sends while they run.
 //!
 //! A client submits a pilot, and the scheduler places it like any job of one node. Then the client
-//! sends the pilot [orders](PilotOrder), and the pilot sends [reports](PilotReport). So a task needs
-//! no placement of its own, and starts within milliseconds. The pilot ends when its client orders
+//! sends the pilot [orders](PilotOrder), and the pilot sends [reports](PilotReport). So a task
+//! needs no placement of its own, and starts within milliseconds. The pilot ends when its client orders
 //! that, or when it gets no order for [`PilotSpec::idle_limit`].
 //!
 //! - A task runs in a directory of its own. Its inputs are links to files of the cluster's
@@ -12,12 +12,13 @@
 //!   next. So nothing of a pilot is checkpointed.
 //! - The processes of a node end with the node's process, however that ends.
 //!
-//! Modules: `message` is data, `directory` the files of a task, `process` one running task, `tasks`
-//! all tasks of a node, and `root` the job's root. This module depends neither on roles nor on what
-//! a task is a part of.
+//! Modules: `message` is data. `directory` has the files of a task, and `packed` makes files of
+//! directories. `process` is one running task, `tasks` are all tasks of a node, and `root` is the
+//! job's root. This module depends neither on roles nor on what a task is a part of.
 
 mod directory;
 mod message;
+mod packed;
 mod process;
 mod root;
 mod tasks;
@@ -28,4 +29,5 @@ pub use message::{
     PilotOrder, PilotReport, PilotTask, TaskEnd, TaskFile, TaskProgram, TaskRecord, TaskUsage,
     decode_reports, encode_orders,
 };
+pub use packed::{is_directory_name, pack, unpack};
 pub use root::{PilotSpec, run};

@@ -132,7 +132,7 @@ impl RunningTask {
                     self.wait(time.unwrap_or(Duration::MAX));
                     for output in &task.outputs {
                         let path = directory.inside(&output.name).map_err(failed)?;
-                        let created = create_zeros(&path, output.bytes);
+                        let created = create_zeros(&path, output);
                         created.map_err(|error| failed(format!("{}: {error}", output.name)))?;
                     }
                     usage_of(begun)

@@ -31,12 +31,13 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::directory::{RunDirectory, log_path};
 use super::flow::{Flow, FlowAction, FlowEvent};
+use super::given::GivenFile;
 use super::journal::JournalEntry;
 use super::pilot_job::{WorkflowPilot, send_orders};
 use super::pilots::{PilotId, PilotNode, PlacedTask, WantedNode};
 use super::reserve::Reserver;
 use super::spec::RunSpec;
-use super::staging::{COPIES_MAX, COPY_INTERVAL, Staging, path_below};
+use super::staging::{COPIES_MAX, COPY_INTERVAL, Staging, path_below, unpack_directory};
 use super::table::TaskLimits;
 use super::{Prepared, table::TaskState};
 use crate::operations::agree::now;
@@ -793,7 +794,7 @@ impl<'a> Drive<'a> {
     async fn upload(&mut self) -> Result<(), Failed> {
         let Some(cluster) = self.staging.clusters().into_iter().next() else { return Ok(()) };
         let Some(server) = self.staging.server(&cluster).cloned() else { return Ok(()) };
-        for (&file, (path, entry)) in &self.prepared.given {
+        for (&file, GivenFile { path, entry }) in &self.prepared.given {
             let stored = &self.spec.stored[file];
             let mut entry = entry.clone();
             entry.name.clone_from(stored);
@@ -830,11 +831,14 @@ impl<'a> Drive<'a> {
             if let Some(parent) = path.parent() {
                 make_dir(parent)?;
             }
+            let is_directory = self.prepared.read.workflow.files[file].is_directory();
+            let archive = self.directory.path().join(format!("result-{file}.tar"));
+            let target = if is_directory { &archive } else { &path };
             let mut tries = 0;
             loop {
                 let entry = self.staging.entry(stored, &clusters).await;
                 let entry = entry.map_err(|reason| Failed::failure(format!("{name}: {reason}")))?;
-                match fetch(&server, &entry, &path, &mut self.talk).await {
+                match fetch(&server, &entry, target, &mut self.talk).await {
                     Ok(_) => break,
                     Err(failed) if tries >= COPIES_MAX => return Err(failed),
                     // An attempt of a killed process may have replaced it meanwhile.
@@ -842,6 +846,9 @@ impl<'a> Drive<'a> {
                 }
                 tries += 1;
                 sleep(COPY_INTERVAL).await;
+            }
+            if is_directory {
+                unpack_directory(archive, &path).await?;
             }
             let (at_s, file) = (seconds(now()), name.clone());
             self.directory.journal.add(&JournalEntry::Fetched { at_s, file, path })?;

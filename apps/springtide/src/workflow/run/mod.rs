@@ -4,6 +4,7 @@
 //! - [`drive`] executes that: it submits pilots ([`pilot_job`]), sends them tasks, brings files
 //!   ([`staging`]) and reserves slots ([`reserve`], [`parts`]).
 //! - [`directory`] and [`journal`] keep what was done, so that a later process continues.
+//! - [`given`] finds the files that no task writes.
 //! - [`spec`] makes tasks of a workflow, [`report`] describes a run that has ended, and [`control`]
 //!   has the commands for runs.
 //! - [`history`] makes a page and provenance files of a run's journal.
@@ -16,6 +17,7 @@ pub mod control;
 mod directory;
 mod drive;
 mod flow;
+mod given;
 pub mod history;
 mod journal;
 mod parts;
@@ -34,7 +36,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::{Args, ValueHint};
-use springtide_actors::files::FileEntry;
 use springtide_actors::policy::provisioning::seconds;
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::options::time;
@@ -46,17 +47,17 @@ use springtide_runtime::random::SplitMix;
 use self::directory::{ExistingRun, RunDirectory, RunManifest};
 use self::drive::Drive;
 use self::flow::{Flow, FlowSettings};
+use self::given::{GivenFile, InputsPlace, find_given};
 use self::journal::{JournalEntry, WorkflowSource};
 use self::report::CompletedRun;
 use self::spec::{RunSpec, SpecInput, given_files};
-use self::staging::{Staging, path_below};
+use self::staging::{Staging, part_of, path_below};
 use self::table::{FailureRules, TaskTable};
 use super::plan::ChoiceArgs;
 use super::{Read, ReadArgs, read};
 use crate::operations::agree::now;
 use crate::operations::attach::{Attachment, attach, grid_config};
 use crate::operations::grid_files;
-use crate::operations::inputs::summed;
 use crate::operations::signals::{Signals, word};
 use crate::options::GlobalArgs;
 use crate::output::print_early_failure;
@@ -97,9 +98,9 @@ pub struct RunArgs {
     /// empty text runs commands without their containers
     #[arg(long, value_name = "WORDS")]
     pub containers: Option<String>,
-    /// Directory with the files that no task writes
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub inputs: Option<PathBuf>,
+    /// Directory with the files that no task writes, or the URL below which they are
+    #[arg(long, value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
+    pub inputs: Option<InputsPlace>,
     /// Directory for the files that no task reads
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub fetch: Option<PathBuf>,
@@ -188,8 +189,8 @@ struct Prepared {
     read: Read,
     commands: BTreeMap<String, String>,
     fingerprint: u64,
-    /// Files that tasks read and none writes: their paths and contents.
-    given: BTreeMap<usize, (PathBuf, FileEntry)>,
+    /// Files that tasks read and none writes.
+    given: BTreeMap<usize, GivenFile>,
     /// Results that an earlier process copied to their places.
     fetched: BTreeSet<String>,
 }
@@ -238,9 +239,7 @@ fn check_targets(dir: &Path, prepared: &Prepared, results: &[usize]) -> Result<(
         targets.insert(path, name);
     }
     for path in targets.keys() {
-        let mut part = path.as_os_str().to_owned();
-        part.push(".part");
-        if let Some(other) = targets.get(Path::new(&part)) {
+        if let Some(other) = targets.get(&part_of(path)) {
             let shown = path.display();
             return Err(Failed::usage(format!(
                 "{shown} is copied under the name of {other} first: leave out --fetch, and use \
@@ -365,8 +364,12 @@ async fn run_attached(
         })
         .collect();
     talk.wait_for("reading the workflow's inputs");
-    prepared.given = read_given(prepared).await?;
-    let digests = prepared.given.iter().map(|(file, (_, entry))| (*file, entry.sum.clone()));
+    if args.pretend.is_none() {
+        let (workflow, files) = (&prepared.read.workflow, given_files(&prepared.read));
+        let inputs = args.inputs.as_ref();
+        prepared.given = find_given(workflow, &files, inputs, &dir, &mut talk).await?;
+    }
+    let digests = prepared.given.iter().map(|(file, given)| (*file, given.entry.sum.clone()));
     let spec = RunSpec::new(&SpecInput {
         read: &prepared.read,
         args: &args,
@@ -401,7 +404,8 @@ async fn run_attached(
     let restored = restored.await?;
     if let Some(dir) = &args.fetch {
         // A process may have been killed after it copied a result, and before it recorded that.
-        for name in restore::copied_results(dir, &spec, prepared, &staging).await? {
+        let copied = restore::copied_results(dir, directory.path(), &spec, prepared, &staging);
+        for name in copied.await? {
             prepared.fetched.insert(name);
         }
         check_targets(dir, prepared, &spec.results)?;
@@ -511,37 +515,6 @@ fn source(args: &RunArgs) -> Option<WorkflowSource> {
         time_limit_s: args.time_limit.map(|limit| limit.as_secs_f64()),
         memory_bytes: args.memory.map(|size| size.bytes()),
     })
-}
-
-/// Reads the files that tasks read and none writes.
-///
-/// # Errors
-/// A file is missing or cannot be read.
-async fn read_given(prepared: &Prepared) -> Result<BTreeMap<usize, (PathBuf, FileEntry)>, Failed> {
-    let given = given_files(&prepared.read);
-    let Some(&first) = given.first().filter(|_| prepared.args.pretend.is_none()) else {
-        return Ok(BTreeMap::new());
-    };
-    let files = &prepared.read.workflow.files;
-    let Some(dir) = &prepared.args.inputs else {
-        return Err(Failed::usage(format!(
-            "tasks read {} files that none writes, such as {}: name the directory that has them \
-             with --inputs DIR, or run placeholders with --pretend 0.01",
-            given.len(),
-            files[first].name
-        )));
-    };
-    let mut entries = BTreeMap::new();
-    for file in given {
-        let path = path_below(dir, &files[file].name);
-        if !path.is_file() {
-            let shown = path.display();
-            return Err(Failed::usage(format!("{shown} does not exist, and tasks read it")));
-        }
-        let entry = summed(&path, &files[file].name).await?;
-        entries.insert(file, (path, entry));
-    }
-    Ok(entries)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use super::Prepared;
 use super::flow::{Flow, TaskTimes};
 use super::journal::{Journal, JournalEntry, completed_tasks};
 use super::spec::RunSpec;
-use super::staging::{Staging, path_below};
+use super::staging::{Staging, pack_directory, path_below};
 use crate::operations::inputs::summed;
 
 /// Results that several runs share.
@@ -127,12 +127,13 @@ pub async fn restore(
     Ok(restored)
 }
 
-/// Results in a directory that are equal to those in the clusters.
+/// Results in a directory that are equal to those in the clusters. `run` is the run's directory.
 ///
 /// # Errors
 /// A file cannot be read.
 pub async fn copied_results(
     dir: &Path,
+    run: &Path,
     spec: &RunSpec,
     prepared: &Prepared,
     staging: &Staging,
@@ -142,8 +143,23 @@ pub async fn copied_results(
         let name = &prepared.read.workflow.files[file].name;
         let path = path_below(dir, name);
         let Some(entry) = staging.known_entry(&spec.stored[file]) else { continue };
-        if path.is_file() && summed(&path, name).await?.sum == entry.sum {
+        let is_directory = prepared.read.workflow.files[file].is_directory();
+        let compared = if is_directory && path.is_dir() {
+            // Equal directories have equal archives.
+            let archive = run.join("compared.tar");
+            pack_directory(&path, &archive).await?;
+            archive
+        } else if !is_directory && path.is_file() {
+            path.clone()
+        } else {
+            continue;
+        };
+        if summed(&compared, name).await?.sum == entry.sum {
             copied.push(name.clone());
+        }
+        if is_directory {
+            // Only this comparison needs it.
+            let _ = std::fs::remove_file(&compared);
         }
     }
     Ok(copied)

@@ -12,14 +12,15 @@ use springtide_actors::files::{
     FetchFile, FetchResult, FileEntry, FileServer, FileSource, RemoveFiles, ScanFiles,
 };
 use springtide_actors::scheduler::{GetFiles, GridFiles, Scheduler};
-use springtide_cli::exit::Failed;
+use springtide_cli::exit::{Failed, cannot};
 use springtide_runtime::id::{ClusterId, JobId};
+use springtide_runtime::pilot::{pack, unpack};
 use springtide_runtime::remote::Remote;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
 use crate::operations::attach::Attachment;
-use crate::operations::inputs::server;
+use crate::operations::inputs::{on_thread, server};
 
 /// Timeout of an answer that takes no work.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -188,6 +189,42 @@ impl Staging {
             }
         }
     }
+}
+
+/// Packs a directory of this host into a file.
+///
+/// # Errors
+/// The directory cannot be read or packed, or the file cannot be written.
+pub async fn pack_directory(directory: &Path, archive: &Path) -> Result<(), Failed> {
+    let (from, to) = (directory.to_owned(), archive.to_owned());
+    let packed = on_thread("packing", move || pack(&from, &to, u64::MAX)).await;
+    packed.and_then(|packed| packed).map_err(|error| cannot("pack", directory, &error))
+}
+
+/// Unpacks a directory to its place, which has the whole directory or nothing, and removes the
+/// archive.
+///
+/// # Errors
+/// The archive is damaged, or the directory cannot be written.
+pub async fn unpack_directory(archive: PathBuf, directory: &Path) -> Result<(), Failed> {
+    let (part, target) = (part_of(directory), directory.to_owned());
+    let unpacked = on_thread("unpacking", move || {
+        // An earlier process may have been killed meanwhile.
+        let _ = std::fs::remove_dir_all(&part);
+        unpack(&archive, &part)?;
+        std::fs::rename(&part, &target)?;
+        std::fs::remove_file(&archive)
+    });
+    let unpacked = unpacked.await.and_then(|unpacked| unpacked);
+    unpacked.map_err(|error| cannot("unpack", directory, &error))
+}
+
+/// The path of a file while it is copied.
+pub fn part_of(path: &Path) -> PathBuf {
+    // The path of a directory may end with a slash.
+    let mut part = path.components().as_path().as_os_str().to_owned();
+    part.push(".part");
+    part.into()
 }
 
 /// The path of a workflow's file below a directory.
