@@ -32,6 +32,8 @@ pub struct PlanPoint {
     pub objectives: Objectives,
     /// Set of chosen slots.
     pub slots: SlotSet,
+    /// The [cost weight](super::ListScheduler::set_cost_weight) of its schedule.
+    pub cost_weight: f64,
 }
 
 /// Constraint of a choice.
@@ -81,6 +83,11 @@ impl Front {
     /// Inserts a plan unless a present one is at least as good, and removes those that it
     /// dominates. Returns whether it was inserted.
     pub fn insert(&mut self, is: Objectives, plan: &SlotSet) -> bool {
+        self.insert_weighted(is, plan, 0.0)
+    }
+
+    /// Like [`Front::insert`], for a schedule with this cost weight.
+    pub fn insert_weighted(&mut self, is: Objectives, plan: &SlotSet, cost_weight: f64) -> bool {
         if !is.cost.is_finite() {
             return false;
         }
@@ -94,7 +101,7 @@ impl Front {
         let from = at - costs_as_much;
         let longer =
             self.points[at..].iter().take_while(|p| p.objectives.makespan >= is.makespan).count();
-        let point = PlanPoint { objectives: is, slots: plan.clone() };
+        let point = PlanPoint { objectives: is, slots: plan.clone(), cost_weight };
         self.points.splice(from..at + longer, [point]);
         true
     }

@@ -13,7 +13,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::search::SlotSet;
-use super::{AvailabilityProfile, Dag, NEVER, SiteLinks, Slot, SlotPieces, Time, seconds, slot};
+use super::{
+    AvailabilityProfile, Dag, NEVER, SiteLinks, Slot, SlotPieces, Time, from_seconds, seconds, slot,
+};
 
 /// Order in which tasks are placed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -174,6 +176,8 @@ pub struct ListScheduler<'a> {
     links: &'a SiteLinks,
     slots: &'a [Slot],
     method: Method,
+    /// Seconds of a later finish that are as bad as a unit of cost.
+    cost_weight: f64,
     /// Tasks in the order of placement; for the level methods, level by level.
     order: Vec<usize>,
     /// Index after each level in `order`.
@@ -238,6 +242,7 @@ impl<'a> ListScheduler<'a> {
             links,
             slots,
             method,
+            cost_weight: 0.0,
             order,
             levels,
             sorted,
@@ -252,6 +257,12 @@ impl<'a> ListScheduler<'a> {
             loads: Vec::new(),
             moments: Vec::new(),
         }
+    }
+
+    /// Sets the seconds of a later finish that are as bad as a unit of a task's cost. With 0, a task
+    /// takes the earliest finish.
+    pub fn set_cost_weight(&mut self, weight: f64) {
+        self.cost_weight = weight;
     }
 
     /// The slots to choose from.
@@ -388,13 +399,19 @@ impl<'a> ListScheduler<'a> {
         self.dag.parents(task).iter().map(arrives).max().unwrap_or(0)
     }
 
-    /// Finds the earliest finish of a task.
+    /// Finds the earliest finish of a task; with a cost weight, the best of finish and cost.
     fn best(&mut self, task: usize) -> Option<TaskPlacement> {
         let (dag, slots) = (self.dag, self.slots);
         let task_of = dag.task(task);
         let needs = task_of.processors;
         let mut best: Option<TaskPlacement> = None;
-        // Best so far: its site, end, whether the slot is used already, and its rate.
+        let weight = self.cost_weight;
+        let penalty = |rate: f64, duration: Time| match weight {
+            0.0 => 0,
+            _ => from_seconds(weight * f64::from(needs) * seconds(duration) * rate),
+        };
+        // Best so far: its site, its end with the penalty for its cost, whether the slot is used
+        // already, and its rate.
         let mut here: Option<usize> = None;
         let (mut until, mut used, mut rate) = (NEVER, false, f64::INFINITY);
         for site in 0..self.sites {
@@ -411,19 +428,23 @@ impl<'a> ListScheduler<'a> {
                 }
                 let mut start = ready.max(lane.start);
                 let end = start.saturating_add(duration);
-                if end > lane.end || lane.processors < needs || end > until {
+                let penalty = penalty(slots[lane.slot].price.rate, duration);
+                if end > lane.end || lane.processors < needs || end.saturating_add(penalty) > until
+                {
                     continue;
                 }
                 let has = lane.line.is_some();
                 let better = |end: Time| {
                     let cheaper = || (has, -slots[lane.slot].price.rate) > (used, -rate);
-                    end < until || end == until && here == Some(site) && cheaper()
+                    let value = end.saturating_add(penalty);
+                    value < until || value == until && here == Some(site) && cheaper()
                 };
                 if !better(end) {
                     continue;
                 }
                 if let Some(line) = lane.line {
-                    let before = lane.end.min(until).saturating_sub(duration).saturating_add(1);
+                    let last_end = lane.end.min(until.saturating_sub(penalty));
+                    let before = last_end.saturating_sub(duration).saturating_add(1);
                     match self.profiles[line].earliest(needs, duration, start, before) {
                         Some(found) => start = found,
                         None => continue,
@@ -433,19 +454,26 @@ impl<'a> ListScheduler<'a> {
                 if end > lane.end || !better(end) {
                     continue;
                 }
-                (until, used, rate) = (end, has, slots[lane.slot].price.rate);
+                let value = end.saturating_add(penalty);
+                (until, used, rate) = (value, has, slots[lane.slot].price.rate);
                 here = Some(site);
                 best = Some(TaskPlacement { start, end, site, lanes: LaneChoice::One(at) });
             }
-            let earliest = ready.saturating_add(duration);
-            if needs > 1 && until > earliest {
+            if needs == 1 {
+                continue;
+            }
+            // Slots that are combined may have several rates. The least one decides.
+            let rates = self.lanes[first..last].iter().map(|lane| slots[lane.slot].price.rate);
+            let penalty = penalty(rates.fold(f64::INFINITY, f64::min), duration);
+            let last_end = until.saturating_sub(penalty);
+            if last_end > ready.saturating_add(duration) {
                 let parts = self.parts.len();
-                if let Some(start) = self.combine(site, needs, duration, ready, until) {
-                    let count = self.parts.len() - parts;
-                    (until, used, rate) = (start + duration, true, 0.0);
+                if let Some(start) = self.combine(site, needs, duration, ready, last_end) {
+                    let (count, end) = (self.parts.len() - parts, start + duration);
+                    (until, used, rate) = (end.saturating_add(penalty), true, 0.0);
                     here = Some(site);
                     let lanes = LaneChoice::Many { first: parts, count };
-                    best = Some(TaskPlacement { start, end: until, site, lanes });
+                    best = Some(TaskPlacement { start, end, site, lanes });
                 }
             }
         }

@@ -13,8 +13,8 @@
 //! *The pruned search* evaluates only the used part of a set, which has the same schedule at a
 //! lower cost. It starts with heuristic sets: all slots; repeatedly without the worst-used slot;
 //! each site alone; and only the divisible slots. Then it searches around the kept sets: slots out,
-//! in or exchanged, the union or a mixture of two kept sets, and sparse sets between. No set is
-//! evaluated twice.
+//! in or exchanged, the union or a mixture of two kept sets, and sparse sets between. Where rates
+//! differ, each set has a cost weight, which the search varies too. Nothing is evaluated twice.
 
 use std::collections::BTreeSet;
 
@@ -146,6 +146,7 @@ pub fn search(
     keep_all: bool,
 ) -> SearchResult {
     let mut trial = Trial { lister, found: SearchResult::default(), keep_all };
+    trial.lister.set_cost_weight(0.0);
     let mut random = SplitMix(seed);
     if !trial.lister.slots().is_empty() && budget.population > 0 {
         match how {
@@ -206,7 +207,8 @@ impl Trial<'_, '_> {
 
     /// Evaluates a set at the cost of its used slots, and keeps these as the plan. Without a fixed
     /// order of tasks, repeats this until all slots are used. Returns the plan.
-    fn used(&mut self, set: &SlotSet) -> Option<SlotSet> {
+    fn used(&mut self, set: &SlotSet, cost_weight: f64) -> Option<SlotSet> {
+        self.lister.set_cost_weight(cost_weight);
         let mut outcome = self.ask(set)?;
         let mut asked = set.clone();
         while !self.lister.has_fixed_order() && outcome.used != asked {
@@ -214,7 +216,11 @@ impl Trial<'_, '_> {
             outcome = self.ask(&asked)?;
         }
         let ScheduleResult { cost_used, makespan, used, .. } = outcome;
-        self.keep(Objectives { cost: cost_used, makespan }, &used);
+        let is = Objectives { cost: cost_used, makespan };
+        if self.keep_all {
+            self.found.all.push(is);
+        }
+        self.found.front.insert_weighted(is, &used, cost_weight);
         Some(used)
     }
 }
@@ -359,7 +365,9 @@ fn sample(fitness: &[f64], count: usize, random: &mut SplitMix) -> Vec<usize> {
 /// The pruned search with at most `most` evaluations.
 fn pruned(trial: &mut Trial<'_, '_>, most: usize, random: &mut SplitMix) {
     let count = trial.lister.slots().len();
-    let mut met: BTreeSet<SlotSet> = BTreeSet::new();
+    let weights = cost_weights(trial.lister.slots());
+    // With the index of the cost weight.
+    let mut met: BTreeSet<(SlotSet, usize)> = BTreeSet::new();
     let left = |trial: &Trial<'_, '_>| trial.found.evaluations < most;
     // Heuristic starts: all slots, each site, and repeatedly without the costliest slot.
     let mut starts = vec![SlotSet::all(count)];
@@ -386,8 +394,17 @@ fn pruned(trial: &mut Trial<'_, '_>, most: usize, random: &mut SplitMix) {
     let for_starts = most / 2;
     let mut leaner: Vec<SlotSet> = Vec::new();
     for start in starts {
-        if trial.found.evaluations < for_starts.max(1) && met.insert(start.clone()) {
-            leaner.extend(trial.used(&start));
+        // A weight has no effect on a single site.
+        let is_wide = start.iter().any(|slot| {
+            let sites = trial.lister.slots();
+            start.iter().next().is_some_and(|first| sites[first].site != sites[slot].site)
+        });
+        let weights = if is_wide { &weights[..] } else { &weights[..1] };
+        for (index, weight) in weights.iter().enumerate() {
+            if trial.found.evaluations < for_starts.max(1) && met.insert((start.clone(), index)) {
+                let used = trial.used(&start, *weight);
+                leaner.extend(used.filter(|_| index == 0));
+            }
         }
     }
     while let Some(set) = leaner.pop() {
@@ -397,25 +414,39 @@ fn pruned(trial: &mut Trial<'_, '_>, most: usize, random: &mut SplitMix) {
         let Some(worst) = worst_used(trial, &set) else { continue };
         let mut without = set.clone();
         without.set(worst, false);
-        if !without.is_empty() && met.insert(without.clone()) {
-            leaner.extend(trial.used(&without));
+        if !without.is_empty() && met.insert((without.clone(), 0)) {
+            leaner.extend(trial.used(&without, 0.0));
         }
     }
     let mut idle = 0;
     while left(trial) && idle < 64 * most {
-        let set = offspring(trial, count, random);
-        if set.is_empty() || !met.insert(set.clone()) {
+        let (set, index) = offspring(trial, count, &weights, random);
+        if set.is_empty() || !met.insert((set.clone(), index)) {
             // A small instance may be explored completely.
             idle += 1;
-            if idle % 4096 == 4095 && met.len() as f64 >= (count as f64).exp2() - 1.0 {
+            let all = ((count as f64).exp2() - 1.0) * weights.len() as f64;
+            if idle % 4096 == 4095 && met.len() as f64 >= all {
                 break;
             }
             continue;
         }
-        if let Some(used) = trial.used(&set) {
-            met.insert(used);
+        if let Some(used) = trial.used(&set, weights[index]) {
+            met.insert((used, index));
         }
     }
+}
+
+/// The cost weights that a search tries. With equal rates, the earliest finish costs least where
+/// sites are equal, and a weight has no effect.
+fn cost_weights(slots: &[Slot]) -> Vec<f64> {
+    let rates = || slots.iter().map(|slot| slot.price.rate).filter(|rate| *rate > 0.0);
+    let (least, most) = (rates().fold(f64::INFINITY, f64::min), rates().fold(0.0, f64::max));
+    if least >= most {
+        return vec![0.0];
+    }
+    // At 1, a task waits as long as the cost of the dearest slot would pay for its own runtime.
+    let factors = (-16..16).map(|quarter| (f64::from(quarter) / 4.0).exp2());
+    std::iter::once(0.0).chain(factors.map(|factor| factor / most)).collect()
 }
 
 /// The costliest slot of a set: the largest that is not divisible, else the one with the highest
@@ -437,19 +468,34 @@ fn worst_used(trial: &Trial<'_, '_>, set: &SlotSet) -> Option<usize> {
     })
 }
 
-/// A set near the kept ones, or a sparse one.
-fn offspring(trial: &Trial<'_, '_>, count: usize, random: &mut SplitMix) -> SlotSet {
+/// A set near the kept ones, or a sparse one, and the index of its cost weight.
+fn offspring(
+    trial: &Trial<'_, '_>,
+    count: usize,
+    weights: &[f64],
+    random: &mut SplitMix,
+) -> (SlotSet, usize) {
     let points = trial.found.front.points();
     let sparse = |random: &mut SplitMix| {
         let share = random.unit();
         random_set(count, share * share * 0.6 + 0.02, random)
     };
     if points.is_empty() || random.unit() < 0.1 {
-        return sparse(random);
+        // One weight needs no number, so that a search without prices draws as few as possible.
+        let index = if weights.len() > 1 { random.below(weights.len()) } else { 0 };
+        return (sparse(random), index);
     }
-    let one = &points[random.below(points.len())].slots;
+    let parent = &points[random.below(points.len())];
+    let one = &parent.slots;
     let other = &points[random.below(points.len())].slots;
     let mut set = one.clone();
+    let mut index = weights.iter().position(|weight| *weight == parent.cost_weight).unwrap_or(0);
+    if weights.len() > 1 && random.unit() < 0.5 {
+        index = (index + random.below(9)).saturating_sub(4).min(weights.len() - 1);
+        if random.unit() < 0.5 {
+            return (set, index);
+        }
+    }
     let ones: Vec<usize> = one.iter().collect();
     let drop_one =
         |set: &mut SlotSet, random: &mut SplitMix| set.set(ones[random.below(ones.len())], false);
@@ -482,5 +528,5 @@ fn offspring(trial: &Trial<'_, '_>, count: usize, random: &mut SplitMix) -> Slot
             drop_one(&mut set, random);
         }
     }
-    set
+    (set, index)
 }

@@ -505,17 +505,15 @@ fn the_search_finds_the_exact_front_of_small_instances() {
         let exact = enumerate(&mut lister).front;
         let budget = Budget { population: 100, iterations: 39 };
         let ours = search(&mut lister, Search::Pruned, budget, seed, false).front;
-        let values = |front: &Front| {
-            front
-                .points()
-                .iter()
-                .map(|p| (p.objectives.cost.to_bits(), p.objectives.makespan))
-                .collect::<Vec<_>>()
+        // Plans with a cost weight may be better than all plans of the enumeration.
+        let is_reached = |point: &PlanPoint| {
+            let mut found = ours.points().iter().map(|point| point.objectives);
+            found.any(|found| found == point.objectives || found.dominates(&point.objectives))
         };
-        found_all += u64::from(values(&exact) == values(&ours));
+        found_all += u64::from(exact.points().iter().all(is_reached));
         assert!(!exact.points().is_empty() || ours.points().is_empty());
     }
-    println!("all points of the exact front in {found_all} of {count} instances");
+    println!("all points of the exact front are reached in {found_all} of {count} instances");
     // The search is heuristic: it may miss a point in one instance of 25.
     assert!(found_all + count.div_ceil(25) >= count, "{found_all} of {count}");
 }

@@ -219,6 +219,7 @@ pub fn plan(dag: &Dag, offers: &Offers, wish: &Wish) -> Result<Plan, NoPlan> {
     let mut found = search(&mut lister, wish.search, wish.budget, wish.seed, false);
     if found.front.points().is_empty() {
         // The search may have passed over the few sets that are plans: all slots are one if any is.
+        lister.set_cost_weight(0.0);
         match lister.schedule(&all) {
             Ok(schedule) => {
                 let (cost, makespan) = (schedule.outcome.cost, schedule.outcome.makespan);
@@ -254,6 +255,7 @@ pub fn plan(dag: &Dag, offers: &Offers, wish: &Wish) -> Result<Plan, NoPlan> {
         }
     }
     let is_held = chosen.is_ok();
+    lister.set_cost_weight(front.points()[at].cost_weight);
     let mut schedule = match lister.schedule(&front.points()[at].slots) {
         Ok(schedule) => schedule,
         Err(why) => return Err(blocked(dag, offers, &slots, wish.method, why)),
