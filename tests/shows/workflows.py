@@ -5,8 +5,10 @@ usage: workflows.py [--nodes N] [--kills N] [--seed N] BIN DIR [CASE...]
 
 BIN is a built springtide, DIR an empty directory for grids and runs. Cases: many (10,000 tasks of
 `true`), second (100 tasks of 1 s, best effort and reserved), kills (the run's process and the head
-are killed at random moments, and the run is continued), make (1,000 short tasks beside make -j).
-Without cases, all run. It prints a table, and exits with 1 if a result is wrong.
+are killed at random moments, and the run is continued), make (1,000 short tasks beside make -j),
+public (placeholders of Montage and 1000genome, both ways, interrupted and continued), slurm (the same
+on three real Slurm clusters; needs root, slurm-wlm and munge). Without cases, all but slurm run.
+It prints a table, and exits with 1 if a result is wrong.
 """
 
 import argparse
@@ -20,19 +22,27 @@ import sys
 import time
 from pathlib import Path
 
-CASES = ["many", "second", "kills", "make"]
+CASES = ["many", "second", "kills", "make", "public"]
+LAB = Path(__file__).resolve().parent.parent / "slurm" / "lab.sh"
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "workflows"
+# The workflows with the scale of their runtimes and sizes.
+PUBLIC = [("montage", "wf1.5_montage-chameleon-2mass-005d-001.json", 0.3),
+          ("1000genome", "wf1.5_1000genome-chameleon-2ch-100k-001.json", 0.05)]
 
 
 class Grid:
-    """A grid of two clusters on this host."""
+    """A grid on this host."""
 
-    def __init__(self, binary, directory, nodes):
+    def __init__(self, binary, directory, sizes, lab=None):
         self.binary, self.dir = binary, directory
         directory.mkdir(parents=True, exist_ok=True)
         self.config = directory / "grid.toml"
         clusters = ""
-        for name, count in [("ams", nodes - nodes // 2), ("del", nodes // 2)]:
+        for name, count in sizes.items():
             clusters += f'[[cluster]]\nname = "{name}"\nnodes = {count}\nfiles = "{name}-files"\n'
+            if lab:
+                conf = lab / name / "slurm.conf"
+                clusters += f"provider = 'slurm'\n[cluster.slurm]\nconf = '{conf}'\npoll = '1s'\nkeep = '2s'\n"
         self.config.write_text(f'grid = "workflows"\n{clusters}')
         self.head = None
         self.start()
@@ -71,6 +81,29 @@ class Grid:
         if ended.returncode != 0:
             sys.exit(f"{' '.join(line)}: exit {ended.returncode}\n{ended.stderr}")
         return json.loads(ended.stdout), took
+
+    def run_interrupted(self, workflow, share, *options):
+        """Runs a workflow, interrupts it when a share of its tasks is completed, and continues it.
+
+        Returns the result, and the number of tasks that the continued run found completed."""
+        directory = self.dir / "interrupted"
+        shutil.rmtree(directory, ignore_errors=True)
+        line = self.command(workflow, "--json", "--dir", str(directory), *options)
+        with open(self.dir / "interrupted.log", "w") as log:
+            run = subprocess.Popen(line, cwd=self.dir, stdout=log, stderr=log)
+            journal, until = directory / "journal.jsonl", time.time() + 300
+            while time.time() < until and run.poll() is None:
+                text = journal.read_text() if journal.exists() else ""
+                if text.count('"completed"') >= share:
+                    break
+                time.sleep(0.02)
+            run.send_signal(signal.SIGINT)
+            run.wait(60)
+        ended = subprocess.run(line, cwd=self.dir, capture_output=True, text=True)
+        if ended.returncode != 0:
+            sys.exit(f"{' '.join(line)}: exit {ended.returncode}\n{ended.stderr}")
+        begun = [e for e in map(json.loads, journal.read_text().splitlines()) if e["event"] == "begun"]
+        return json.loads(ended.stdout), begun[-1]["restored"]
 
     def left(self):
         return [p.name for d in self.dir.glob("*-files") for p in d.iterdir()]
@@ -191,6 +224,35 @@ def make(grid, args):
     return rows
 
 
+def public(grid, _):
+    rows = []
+    for name, file, scale in PUBLIC:
+        path = DATA / file
+        if not path.exists():
+            return [(name, f"skipped: {path.name} is not in {DATA}", True)]
+        for how, options in [("best effort", ["--best-effort"]), ("reserved", [])]:
+            options = [*options, "--pretend", str(scale)]
+            result, _ = grid.run(path, *options)
+            count = len(result["tasks"])
+            again, restored = grid.run_interrupted(path, count // 3, *options)
+            done = [sum(task["state"] == "completed" for task in one["tasks"]) for one in (result, again)]
+            text = (f"{count} tasks, {result['makespan_s']:.1f} s; interrupted, then continued with "
+                    f"{restored} tasks completed, {len(grid.left())} files left")
+            is_right = done == [count, count] and restored >= count // 3 and not grid.left()
+            rows.append((f"{name}, {how}", text, is_right))
+    return rows
+
+
+def slurm(grid, args):
+    return public(grid, args)
+
+
+def sizes_of(case, nodes):
+    if case in ("public", "slurm"):
+        return {"ams": nodes - 2 * (nodes // 3), "bud": nodes // 3, "del": nodes // 3}
+    return {"ams": nodes - nodes // 2, "del": nodes // 2}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=8)
@@ -200,19 +262,29 @@ def main():
     parser.add_argument("dir")
     parser.add_argument("cases", nargs="*", metavar="CASE")
     args = parser.parse_args()
-    unknown = set(args.cases) - set(CASES)
+    unknown = set(args.cases) - set(CASES) - {"slurm"}
     if unknown:
-        parser.error(f"no case {', '.join(unknown)}: the cases are {', '.join(CASES)}")
+        parser.error(f"no case {', '.join(unknown)}: the cases are {', '.join(CASES)}, slurm")
     directory = Path(args.dir).resolve()
     all_right = True
     for case in args.cases or CASES:
-        grid = Grid(os.path.abspath(args.bin), directory / case, args.nodes)
+        sizes = sizes_of(case, args.nodes)
+        lab = directory / case / "lab" if case == "slurm" else None
+        grid = None
         try:
+            if lab:
+                shares = [f"{name}={size}" for name, size in sizes.items()]
+                environment = {**os.environ, "LAB_PARENT": str(os.getpid())}
+                subprocess.run(["bash", LAB, "start", lab, *shares], env=environment, check=True)
+            grid = Grid(os.path.abspath(args.bin), directory / case, sizes, lab)
             for name, text, is_right in globals()[case](grid, args):
                 all_right &= is_right
                 print(f"{case:8} {name:38} {text}{'' if is_right else '   WRONG'}", flush=True)
         finally:
-            grid.stop()
+            if grid:
+                grid.stop()
+            if lab:
+                subprocess.run(["bash", LAB, "stop", lab], check=False)
     sys.exit(0 if all_right else 1)
 
 

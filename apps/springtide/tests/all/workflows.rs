@@ -207,6 +207,14 @@ fn a_workflow_is_run_on_reserved_slots_and_just_in_time_and_leaves_nothing() {
     let pretended =
         execute(&up, &["workflow", "run", narrow.to_str().unwrap(), "--pretend", "0.5"]);
     assert_eq!(pretended.code, Some(0), "{}", pretended.err);
+    // A placeholder writes files, and reads none that no task writes.
+    let given = up.temp.path().join("given.toml");
+    let given_text = "[[task]]\nid = \"a\"\nruntime = 0.1\ninputs = [\"given\"]\n\
+                      outputs = [\"made\", \"also/\"]\n";
+    fs::write(&given, given_text).unwrap();
+    let pretended = execute(&up, &["workflow", "run", given.to_str().unwrap(), "--pretend", "0.5"]);
+    assert_eq!(pretended.code, Some(0), "{}", pretended.err);
+    assert_eq!(left(&up), [""; 0].map(PathBuf::from));
     // No node has the processors of a placeholder for a job on two nodes.
     let wide = execute(&up, &["workflow", "run", file, "--pretend", "0.5"]);
     assert_eq!(wide.code, Some(1), "{}", wide.err);

@@ -884,7 +884,9 @@ impl<'a> Drive<'a> {
     /// Removes the run's files from the clusters.
     pub async fn remove_files(&self) {
         let records = self.spec.tasks.iter().map(|task| task.record.clone());
-        let names: Vec<String> = self.spec.stored.iter().cloned().chain(records).collect();
+        // Placeholders do not read given files, which have no stored names then.
+        let files = self.spec.stored.iter().filter(|name| !name.is_empty()).cloned();
+        let names: Vec<String> = files.chain(records).collect();
         self.staging.remove(&names).await;
     }
 

@@ -183,7 +183,11 @@ impl Staging {
         for server in self.servers.values() {
             for names in names.chunks(NAMES_MAX) {
                 let order = RemoveFiles { names: names.to_vec() };
-                if let Err(error) = server.send(order).deadline(REQUEST_TIMEOUT).await {
+                let removed = match server.send(order).deadline(REQUEST_TIMEOUT).await {
+                    Ok(removed) => removed.map_err(|error| error.to_string()),
+                    Err(error) => Err(error.to_string()),
+                };
+                if let Err(error) = removed {
                     tracing::warn!(%error, "files of the run are left in a cluster");
                 }
             }
