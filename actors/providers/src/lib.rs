@@ -42,7 +42,7 @@ pub struct NodeRequest {
     pub program: PathBuf,
     /// Path of its config file.
     pub config: PathBuf,
-    /// File to which its standard error is appended.
+    /// File to which its standard error is appended; on this machine, also its standard output.
     pub log: PathBuf,
     /// Variables added to its environment.
     pub env: Vec<(String, String)>,

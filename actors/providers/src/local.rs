@@ -69,7 +69,8 @@ impl LocalProvider {
             None => command.args(["node", "run", "--with-parent", "--config"]).arg(&request.config),
         };
         command.envs(request.env.iter().map(|(key, value)| (key, value)));
-        command.stdout(Stdio::null());
+        // Lines of tasks stand among those of the node.
+        command.stdout(open_log(&request.log)?);
         let process = PipedProcess::spawn(command, &request.log, |command| {
             if let Some(prepare) = &self.prepare {
                 prepare(request, command);
@@ -97,6 +98,12 @@ impl Provider for LocalProvider {
     }
 }
 
+/// Opens a log, to append to it.
+fn open_log(log: &Path) -> Result<File, ProviderError> {
+    let file = OpenOptions::new().create(true).append(true).open(log);
+    file.map_err(|source| ProviderError::Log { log: log.to_owned(), source })
+}
+
 /// A process that ends with its pipe: the base of all providers' stubs on this machine.
 pub(super) struct PipedProcess {
     child: Child,
@@ -116,9 +123,8 @@ impl PipedProcess {
         log: &Path,
         prepare: impl FnOnce(&mut std::process::Command),
     ) -> Result<Self, ProviderError> {
-        let file = OpenOptions::new().create(true).append(true).open(log);
+        let file = open_log(log)?;
         let log_error = |source| ProviderError::Log { log: log.to_owned(), source };
-        let file = file.map_err(log_error)?;
         let begin = file.metadata().map_err(log_error)?.len();
         let program = PathBuf::from(command.as_std().get_program());
         command.stdin(Stdio::piped()).stderr(file).process_group(0).kill_on_drop(true);

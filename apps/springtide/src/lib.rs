@@ -1,4 +1,47 @@
-//! The `springtide` command as a library: a program with its own jobs needs three lines of `main`.
+//! Runs divide-and-conquer and master-worker programs, and groups of processes, over several
+//! clusters: from a program of your own, or as a command.
+//!
+//! # In a program
+//!
+//! [`Grid`] starts nodes of this program, or connects to a grid that is up. A task is data with a
+//! `run`, and its output has a type:
+//!
+//! ```no_run
+//! use serde::{Deserialize, Serialize};
+//! use springtide::prelude::*;
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct Fib(u32);
+//!
+//! impl Task for Fib {
+//!     type Output = u64;
+//!     const NAME: &'static str = "fib";
+//!
+//!     fn run(self, cx: &Context) -> Result<u64, Stop> {
+//!         if self.0 < 2 {
+//!             return Ok(self.0.into());
+//!         }
+//!         let (a, b) = cx.join(Fib(self.0 - 1), Fib(self.0 - 2))?;
+//!         Ok(a + b)
+//!     }
+//! }
+//!
+//! #[tokio::main(flavor = "current_thread")]
+//! async fn main() -> Result<(), springtide::Error> {
+//!     springtide::node(tasks![Fib]); // makes this program its own nodes
+//!     let grid = Grid::start("2x2").await?;
+//!     println!("{}", grid.run(Fib(30)).await?);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! [`run`] and [`join`] compute on the threads of this process alone. [`blocking`] is for programs
+//! that are not asynchronous.
+//!
+//! # As a command
+//!
+//! [`App`] is the `springtide` command as a library: a program with its own jobs needs three lines
+//! of `main`.
 //!
 //! ```no_run
 //! use std::process::ExitCode;
@@ -24,6 +67,33 @@ mod output;
 mod program;
 mod workflow;
 
+pub use actix;
 pub use app::App;
-pub use embed::Grid;
+pub use bytes::Bytes;
+pub use embed::{
+    Config, Error, Grid, GridBuilder, GridSource, JobEvent, JobEvents, JobHandle, JobSnapshot,
+    NodeProgram, Progress, Runnable, Submission, blocking, join, node, run,
+};
 pub use springtide_cli::exit::{Exit, Failed};
+pub use springtide_runtime::forkjoin::Context as JoinContext;
+pub use springtide_runtime::id::NodeId;
+pub use springtide_runtime::remote::{Hub, Remote, RemoteError};
+pub use springtide_runtime::{malleable, mw, remote_message, share, spmd, work};
+
+/// The tasks of a program's nodes, as a [`NodeProgram`]: `tasks![Fib, Longest]`.
+///
+/// Each type implements [`Task`](prelude::Task). The version of the calling package is that of the
+/// program.
+#[macro_export]
+macro_rules! tasks {
+    ($($task:ty),* $(,)?) => {
+        $crate::NodeProgram::new().version(env!("CARGO_PKG_VERSION"))$(.task::<$task>())*
+    };
+}
+
+/// What a program of tasks needs.
+pub mod prelude {
+    pub use crate::tasks;
+    pub use crate::{Grid, JobHandle};
+    pub use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop, Task};
+}

@@ -5,12 +5,14 @@
 //! the purpose of the code.
 
 use std::any::Any;
-use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 
 thread_local! {
     /// The nesting depth of calls of users' code on this thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
+    /// The place of this thread's last panic, until it is taken.
+    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// Calls users' code and catches its panic. The user is responsible for state that is left
@@ -34,6 +36,25 @@ pub fn call_user_code<R>(code: impl FnOnce() -> R) -> Result<R, String> {
 pub fn is_in_user_code() -> bool {
     // A thread whose locals are dropped runs no users' code.
     DEPTH.try_with(Cell::get).unwrap_or(0) > 0
+}
+
+/// Notes the file, line and column of a panic of this thread. For panic hooks.
+pub fn note_panic_place(info: &PanicHookInfo<'_>) {
+    let place = info.location().map(ToString::to_string);
+    // A thread whose locals are dropped runs no users' code.
+    let _ = PLACE.try_with(|noted| {
+        if let Ok(mut noted) = noted.try_borrow_mut() {
+            *noted = place;
+        }
+    });
+}
+
+/// The message of this thread's last panic, with its file, line and column if a hook noted them.
+pub fn located_panic_text(panic: &(dyn Any + Send)) -> String {
+    match PLACE.try_with(RefCell::take) {
+        Ok(Some(place)) => format!("{} ({place})", panic_text(panic)),
+        _ => panic_text(panic),
+    }
 }
 
 /// The message of a panic.

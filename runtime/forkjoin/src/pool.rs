@@ -1,13 +1,19 @@
 //! A pool of threads that runs closures.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, mpsc};
 
 pub use crate::core::closures::Context;
-use crate::core::closures::Worker;
+use crate::core::closures::{Root, Worker};
 use crate::core::pool::{PoolCore, PoolLimits};
 use crate::core::thread::run_thread;
 use crate::seam::{RealSeam, Seam};
+
+thread_local! {
+    /// The address of the pool whose thread this is.
+    static OWN_POOL: Cell<*const PoolCore<Worker>> = const { Cell::new(std::ptr::null()) };
+}
 
 /// The size of each thread's stack in bytes. Only accessed pages cost memory.
 const STACK_BYTES: usize = if cfg!(miri) { 1 << 20 } else { 16 << 20 };
@@ -52,7 +58,10 @@ impl Pool {
         let pool = Self { core, threads };
         for index in 0..threads {
             let core = pool.core.clone();
-            let body = move || run_thread(core, index as u32, seed(index), STACK_BYTES, Worker);
+            let body = move || {
+                OWN_POOL.set(Arc::as_ptr(&core));
+                run_thread(core, index as u32, seed(index), STACK_BYTES, Worker);
+            };
             seam.start(index, format!("forkjoin-{index}"), STACK_BYTES, Box::new(body))?;
         }
         Ok(pool)
@@ -63,22 +72,32 @@ impl Pool {
         self.threads
     }
 
-    /// Runs a closure on a thread of the pool and waits for its result.
-    ///
-    /// The caller must not be a thread of the same pool, which would then wait for itself.
+    /// Runs a closure on a thread of the pool and waits for its result. The closure may borrow from
+    /// the caller.
     ///
     /// # Panics
-    /// If the closure panics, with its panic.
+    /// If the closure panics, with its panic; or on a thread of the same pool, which would wait for
+    /// itself: use its [`Context`] there.
     pub fn run<F, R>(&self, root: F) -> R
     where
-        F: FnOnce(&Context<'_>) -> R + Send + 'static,
-        R: Send + 'static,
+        F: FnOnce(&Context<'_>) -> R + Send,
+        R: Send,
     {
+        assert!(
+            OWN_POOL.get() != Arc::as_ptr(&self.core),
+            "a thread of this pool would wait for itself: call Context::join instead"
+        );
         let (sender, receiver) = mpsc::channel();
-        self.core.inject_root(Box::new(move |context| {
+        let root: Box<dyn FnOnce(&Context<'_>) + Send + '_> = Box::new(move |context| {
             // The receiver waits below.
             drop(sender.send(catch_unwind(AssertUnwindSafe(|| root(context)))));
-        }));
+        });
+        // SAFETY: only the lifetime of the closure's borrows is extended, and they end before this
+        // function returns. The call of `root` drops what it borrows before the result is sent.
+        // Without a result, the receiver waits until the whole closure is dropped.
+        #[allow(unsafe_code)]
+        let root: Root = unsafe { std::mem::transmute(root) };
+        self.core.inject_root(root);
         match receiver.recv() {
             Ok(Ok(result)) => result,
             Ok(Err(panic)) => resume_unwind(panic),
@@ -129,6 +148,10 @@ mod tests {
                 words.concat()
             });
             assert_eq!(text, "fork-join!");
+            let (mut sums, numbers) = ((0, 0), vec![1, 2, 3, 4]);
+            let (left, right) = numbers.split_at(2);
+            pool.run(|cx| sums = cx.join(|_| left.iter().sum(), |_| right.iter().sum()));
+            assert_eq!(sums, (3, 7));
         }
     }
 
@@ -150,5 +173,9 @@ mod tests {
             assert!(text.starts_with(if side { "first" } else { "second" }), "{text}");
             assert_eq!(pool.run(|cx| fib(cx, 6)), 8);
         }
+        let nested = catch_unwind(AssertUnwindSafe(|| pool.run(|_| pool.run(|_| ()))));
+        assert!(
+            nested.unwrap_err().downcast_ref::<&str>().is_some_and(|text| text.contains("itself"))
+        );
     }
 }

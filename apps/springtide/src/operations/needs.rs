@@ -305,7 +305,10 @@ fn kind_of(given: Option<JobKind>, job: &JobDefinition) -> Result<JobKind, Strin
 }
 
 /// Looks up clusters by their names.
-fn clusters_of(names: &[String], config: &GridConfig) -> Result<BTreeSet<ClusterId>, String> {
+///
+/// # Errors
+/// A name is unknown: the names that exist.
+pub fn clusters_of(names: &[String], config: &GridConfig) -> Result<BTreeSet<ClusterId>, String> {
     let known = || config.cluster.iter().map(|cluster| cluster.name.as_str());
     match names.iter().find(|name| known().all(|known| known != name.as_str())) {
         None => Ok(names.iter().map(|name| name.as_str().into()).collect()),

@@ -2,7 +2,7 @@
 
 use springtide_cli::exit::Failed;
 use springtide_runtime::config::Level;
-use springtide_runtime::guard::is_in_user_code;
+use springtide_runtime::guard::{is_in_user_code, note_panic_place};
 use tracing_subscriber::EnvFilter;
 
 use crate::options::GlobalArgs;
@@ -34,6 +34,7 @@ fn abort_on_panic() {
     let main = std::thread::current().id();
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
+        note_panic_place(info);
         if std::thread::current().id() == main && !is_in_user_code() {
             usual(info);
             std::process::abort();
@@ -59,11 +60,23 @@ fn own_level(global: &GlobalArgs) -> Level {
 
 /// Writes log lines of this level to standard error.
 pub fn log_to_stderr(level: Level, json: bool) {
-    use std::io::IsTerminal;
     // quinn and rustls log every packet from `debug` on.
     let filter = EnvFilter::new(format!(
         "warn,springtide={level},springtide_actors={level},springtide_runtime={level}"
     ));
+    start_subscriber(filter, json);
+}
+
+/// Writes the events of a user's program to standard error: of `RUST_LOG`, or of this level, with
+/// warnings of the libraries.
+pub fn log_of_users_to_stderr(level: Level) {
+    let default = format!("{level},springtide=warn,quinn=warn,rustls=warn,actix=warn,tokio=warn");
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    start_subscriber(filter, false);
+}
+
+fn start_subscriber(filter: EnvFilter, json: bool) {
+    use std::io::IsTerminal;
     let colours = std::io::stderr().is_terminal()
         && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let lines = tracing_subscriber::fmt()

@@ -35,10 +35,9 @@ use crate::operations::attach::{Attachment, attach};
 use crate::operations::film::{self, Video};
 use crate::operations::grid;
 use crate::operations::grid_files;
-use crate::operations::grid_files::clear;
 use crate::operations::grid_files::{Authority, LaunchPlan};
 use crate::operations::netconf;
-use crate::operations::scratch::Scratch;
+use crate::operations::scratch::GridDir;
 use crate::operations::signals::Signals;
 use crate::operations::solo;
 use crate::operations::watch::{RunRequest, RunWatcher};
@@ -425,35 +424,4 @@ async fn cancel(
         }
     };
     let _ = timeout(CANCEL_GRACE, ended).await;
-}
-
-/// The directory of an ad-hoc grid: that of the run, or a temporary one. Files of the grid are
-/// removed at the end, above all its keys; logs stay in a run's directory.
-enum GridDir {
-    OfRun(PathBuf),
-    Temporary(Scratch),
-}
-
-impl GridDir {
-    fn make(out: Option<&Path>) -> Result<Self, Failed> {
-        match out {
-            Some(out) => Ok(Self::OfRun(out.to_owned())),
-            None => Scratch::make().map(Self::Temporary),
-        }
-    }
-
-    fn path(&self) -> &Path {
-        match self {
-            Self::OfRun(path) => path,
-            Self::Temporary(scratch) => scratch.path(),
-        }
-    }
-}
-
-impl Drop for GridDir {
-    fn drop(&mut self) {
-        if let Self::OfRun(path) = self {
-            clear(path);
-        }
-    }
 }

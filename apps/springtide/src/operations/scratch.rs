@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 use springtide_cli::exit::{Failed, cannot};
 
+use super::grid_files::clear;
+
 /// Prefix of the names of directories in use or left over.
 const PREFIX: &str = "springtide-run-";
 /// Prefix of the name before the lock is held.
@@ -65,6 +67,45 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         // The next start removes a directory that stays.
         let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// The directory of a grid that ends with its program: a given one, or a temporary one. Files of
+/// the grid are removed at the end, above all its keys; logs stay in a given directory.
+#[derive(Debug)]
+pub enum GridDir {
+    /// A given directory, such as that of a run.
+    Given(PathBuf),
+    /// A temporary directory.
+    Temporary(Scratch),
+}
+
+impl GridDir {
+    /// Uses this directory, or creates a temporary one.
+    ///
+    /// # Errors
+    /// The operating system reports an error.
+    pub fn make(given: Option<&Path>) -> Result<Self, Failed> {
+        match given {
+            Some(path) => Ok(Self::Given(path.to_owned())),
+            None => Scratch::make().map(Self::Temporary),
+        }
+    }
+
+    /// The path of the directory.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Given(path) => path,
+            Self::Temporary(scratch) => scratch.path(),
+        }
+    }
+}
+
+impl Drop for GridDir {
+    fn drop(&mut self) {
+        if let Self::Given(path) = self {
+            clear(path);
+        }
     }
 }
 

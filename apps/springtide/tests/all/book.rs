@@ -4,6 +4,7 @@
 //! Independent of the text; it knows only the formats in the book's introduction (*How this book is
 //! kept true*).
 
+mod first_programs;
 mod lines;
 mod links;
 mod named;
@@ -211,8 +212,10 @@ fn load(kind: &str, text: &str, whole: bool) -> Result<(), String> {
             Ok(()) => Err("it must be a wrong config of a grid, but it is valid".to_owned()),
             Err(_) => Ok(()),
         },
-        // The commands that read it check it.
-        "workflow" => text.parse::<toml::Table>().map(drop).map_err(|error| error.to_string()),
+        // The commands that read it check it, and cargo reads manifests.
+        "workflow" | "manifest" => {
+            text.parse::<toml::Table>().map(drop).map_err(|error| error.to_string())
+        }
         other => Err(format!("no config is of kind {other}")),
     }
 }

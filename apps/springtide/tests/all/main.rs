@@ -12,6 +12,8 @@ mod cli;
 mod commands;
 mod dashboard;
 mod drains;
+#[cfg(target_os = "linux")]
+mod embed;
 mod gridengine;
 mod grids;
 mod incarnations;

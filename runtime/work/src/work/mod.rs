@@ -68,6 +68,7 @@ pub mod solo;
 #[doc(hidden)]
 pub mod steal;
 mod task;
+mod task_job;
 mod throttle;
 #[cfg(any(test, feature = "virtual-time"))]
 mod virtual_time;
@@ -83,6 +84,7 @@ pub use pool::{
 pub use registry::{JobEntry, Registry, encode_job};
 pub use springtide_forkjoin::layer::thread_cpu;
 pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};
+pub use task_job::{OUTPUT_MAX, OutputAssembler, OutputError, TaskJob};
 pub use throttle::{Throttle, ThrottledSeam};
 #[cfg(any(test, feature = "virtual-time"))]
 pub use virtual_time::{ProcessorSpeed, VirtualSeam};

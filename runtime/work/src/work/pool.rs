@@ -20,7 +20,7 @@ use super::core::worker::{self, DeliveredEnd, locate};
 use super::recover::{ResultLocation, RootStart, TaskIdentity};
 use super::registry::{JobEntry, Registry, RunEncoded, TaskEntry};
 use super::task::{Failure, Halt, Outcome, Stop};
-use crate::guard::panic_text;
+use crate::guard::located_panic_text;
 use crate::id::{NodeId, Peer, TaskPath};
 use crate::meter::{Amount, SharedAccount, ThreadState, Times, UnitCounter, WorkCounts};
 use crate::random::SplitMix;
@@ -425,7 +425,7 @@ impl Pool {
                 let outcome = match (shared.halted(|| &tree), outcome) {
                     (Some(halt), _) if !cx.completed_unhalted(halt) => Err(Stop::halt(halt)),
                     (_, Ok(outcome)) => outcome,
-                    (_, Err(panic)) => Err(Stop::failed(panic_text(&*panic), true)),
+                    (_, Err(panic)) => Err(Stop::failed(located_panic_text(&*panic), true)),
                 };
                 done(outcome.map_err(|stop| locate(stop, tree.name, TaskPath::root)));
             }),

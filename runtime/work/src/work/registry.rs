@@ -121,6 +121,7 @@ pub struct Registry {
     objects: ObjectTypes,
     object_names: Vec<&'static str>,
     version: String,
+    is_strict: bool,
 }
 
 impl Registry {
@@ -203,6 +204,25 @@ impl Registry {
     pub fn version(&mut self, version: &str) -> &mut Self {
         self.version = version.to_owned();
         self
+    }
+
+    /// Makes debug builds fail where a task of an unregistered type is created. Otherwise such a
+    /// task fails only if another node steals it.
+    pub fn strict(&mut self) -> &mut Self {
+        self.is_strict = true;
+        self
+    }
+
+    /// Checks that a task of this type may be created: see [`Registry::strict`].
+    pub(crate) fn check_created<T: Task>(&self) -> Result<(), Stop> {
+        let is_registered = || self.tasks.get(T::NAME).is_some_and(|e| e.of == TypeId::of::<T>());
+        if !self.is_strict || is_registered() {
+            return Ok(());
+        }
+        Err(Stop::fail(format_args!(
+            "task {} is not registered: add its type to the tasks of this program",
+            T::NAME
+        )))
     }
 
     /// A hash (FNV-1a) of the names of tasks, objects and jobs, and the version. The nodes of one
@@ -293,6 +313,17 @@ mod tests {
         fn run(self, _: &Context) -> Result<(), Stop> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_strict_registry_knows_tasks_by_their_type() {
+        let mut registry = Registry::new();
+        registry.task::<One>();
+        assert!(registry.check_created::<Other>().is_ok());
+        registry.strict();
+        assert!(registry.check_created::<One>().is_ok());
+        let error = registry.check_created::<Other>().unwrap_err();
+        assert!(format!("{error:?}").contains("task one is not registered"), "{error:?}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::leases::Lease;
 use super::shared::{Incoming, PoolState, ROUND, RootWork, ThreadData, TopWork};
 use super::tree::{Base, TaskFrame, keep_output, path_at, path_of, root_of};
 use super::watch::WatchList;
-use crate::guard::panic_text;
+use crate::guard::located_panic_text;
 use crate::id::TaskPath;
 use crate::meter::{ThreadState, UnitCounter};
 use crate::share::ObjectNeed;
@@ -263,7 +263,7 @@ impl<T: Task> Fork<TaskThread> for Run<T> {
         }
         match outcome {
             Ok(outcome) => outcome,
-            Err(panic) => Err(Stop::failed(panic_text(&*panic), true)),
+            Err(panic) => Err(Stop::failed(located_panic_text(&*panic), true)),
         }
         .map_err(|stop| locate(stop, T::NAME, || path_of(context.frame())))
     }
@@ -283,7 +283,7 @@ impl<T: Task> Fork<TaskThread> for Run<T> {
             Ok((Err(error), _)) => {
                 Err(failure(format!("the task does not serialise: {error}"), false))
             }
-            Err(panic) => Err(failure(panic_text(&*panic), true)),
+            Err(panic) => Err(failure(located_panic_text(&*panic), true)),
         }
     }
 
@@ -442,7 +442,7 @@ impl TaskThread {
         let outcome = match (self.shared.halted(|| base), outcome) {
             (Some(halt), _) if !self.completed_unhalted(halt, halts) => Err(Stop::halt(halt)),
             (_, Ok(outcome)) => outcome,
-            (_, Err(panic)) => Err(Stop::failed(panic_text(&*panic), true)),
+            (_, Err(panic)) => Err(Stop::failed(located_panic_text(&*panic), true)),
         };
         let outcome = outcome.map_err(|stop| locate(stop, base.name, || base.path.clone()));
         let time = started.elapsed();
