@@ -22,6 +22,7 @@ mod operations;
 mod options;
 mod output;
 mod program;
+mod runner_job;
 mod workflow;
 
 pub use app::App;
