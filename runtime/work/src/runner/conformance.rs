@@ -44,7 +44,7 @@ pub struct ConformanceCheck {
 /// Holds a runner against the protocol. Starts it once, and again after a failed part.
 /// Stops at a failed start.
 pub fn check_runner(spec: &RunnerSpec) -> Vec<ConformanceCheck> {
-    let parts: [(&'static str, fn(&mut Conversation) -> Result<(), String>); 9] = [
+    let parts: [(&'static str, CheckPart); 9] = [
         ("it starts and answers with hello", |_| Ok(())),
         ("it returns arguments and buffers as they are", echo),
         ("it returns a large value", large),
@@ -72,6 +72,9 @@ pub fn check_runner(spec: &RunnerSpec) -> Vec<ConformanceCheck> {
     }
     checks
 }
+
+/// A part of the test: the reason of its failure.
+type CheckPart = fn(&mut Conversation) -> Result<(), String>;
 
 struct Conversation {
     runner: RunnerProcess,

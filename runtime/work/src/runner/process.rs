@@ -5,7 +5,7 @@
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -60,6 +60,7 @@ type LogEnd = Arc<Mutex<Vec<u8>>>;
 /// A running process.
 pub(super) struct RunnerProcess {
     child: Child,
+    is_collected: bool,
     stdin: Option<ChildStdin>,
     stdout: ChildStdout,
     guard: Child,
@@ -114,6 +115,7 @@ impl RunnerProcess {
         let log_end = LogEnd::default();
         let mut process = Self {
             child,
+            is_collected: false,
             stdin: Some(stdin),
             stdout,
             guard,
@@ -187,7 +189,7 @@ impl RunnerProcess {
                         None => {}
                     }
                 }
-                Err(_) => return Err(self.died("closed its input")),
+                Err(_) => return Err(self.died("")),
             }
         }
         Ok(())
@@ -255,19 +257,20 @@ impl RunnerProcess {
         false
     }
 
-    /// The fault of a runner that is of no more use. Ends it.
+    /// The fault of a runner that is of no more use. Ends it. Without a `reason` its own end is the
+    /// reason.
     fn died(&mut self, reason: &str) -> RunnerFault {
         let mut reason = reason.to_owned();
-        // It may just be ending: its own end says more than a closed pipe.
-        let ended =
-            self.wait_for_end(Duration::from_millis(if reason.is_empty() { 500 } else { 0 }));
         if reason.is_empty() {
-            reason = "closed its output".to_owned();
+            // It closes its streams before it ends.
+            let ended = self.wait_for_end(END_WAIT);
+            let status = self.kill().filter(|_| ended);
+            reason = status.map_or_else(
+                || "closed its streams".to_owned(),
+                |status| end_of(status).describe(),
+            );
         }
         self.kill();
-        if let (true, Ok(status)) = (ended, self.child.wait()) {
-            reason = end_of(status).describe();
-        }
         // The end of the log may still be in the pipe.
         let until = Instant::now() + LOG_WAIT;
         while self.log_reader.as_ref().is_some_and(|reader| !reader.is_finished())
@@ -307,11 +310,15 @@ impl RunnerProcess {
         i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
     }
 
-    fn kill(&mut self) {
-        if let Some(group) = self.process() {
+    /// Kills the group and collects the process. Returns how it ended, if it is known.
+    fn kill(&mut self) -> Option<ExitStatus> {
+        // The number of a collected process may be that of another group.
+        if let Some(group) = self.process().filter(|_| !self.is_collected) {
             // The group may have ended.
             let _ = kill_process_group(group, Signal::KILL);
         }
+        self.is_collected = true;
+        self.child.wait().ok()
     }
 }
 
@@ -324,7 +331,6 @@ impl Drop for RunnerProcess {
             self.wait_for_end(END_WAIT);
         }
         self.kill();
-        let _ = self.child.wait();
         if let Some(mut input) = self.guard.stdin.take() {
             // The number of the ended group may soon be that of another one.
             let _ = input.write_all(b"end\n");
