@@ -52,6 +52,8 @@ def failure_of(error: BaseException) -> Dict[str, Any]:
         tb = tb.tb_next
     text = "".join(traceback.format_exception(type(error), error, tb))
     try:
+        if not isinstance(error, Exception):
+            raise TypeError("an exit of the runner is none of the client")
         # The traceback is sent as text.
         pickled = pickle.dumps(error, protocol=5)
         pickle.loads(pickled)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import weakref
 from pathlib import Path
 from typing import Any, AsyncIterator, Callable, Dict, Iterable, Iterator, List, Mapping, Optional
@@ -141,6 +142,9 @@ class Grid(concurrent.futures.Executor):
         self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> "concurrent.futures.Future[Any]":
         """Runs a function on the grid. Functions that call :func:`springtide.join` are tasks."""
+        if not _has_name(fn):
+            # Methods and objects that are called are arguments.
+            args, kwargs, fn = (fn, args, kwargs), {}, _calls.call_function
         reference, objects = self._reference(fn)
         arguments, buffers, more = dumps((args, kwargs))
         call = {
@@ -242,7 +246,7 @@ class Grid(concurrent.futures.Executor):
             known = self._functions.get(id(fn))
             if known is not None:
                 return known[1], known[2]
-        name = _calls.name_of(fn) if callable(fn) else None
+        name = _calls.name_of(fn)
         if name is not None:
             reference: Dict[str, Any] = {"object": None, "name": name}
             objects: List[int] = []
@@ -258,6 +262,8 @@ class Grid(concurrent.futures.Executor):
 
     def _argument(self, fn: Callable[..., Any]) -> Any:
         """A function as an argument: by its name, or as a reference to its object."""
+        if not _has_name(fn):
+            return fn
         reference, _ = self._reference(fn)
         number = reference["object"]
         return fn if number is None else Reference(number, reference["name"])
@@ -349,6 +355,11 @@ class Grid(concurrent.futures.Executor):
             self._bridge.kill()
             self._bridge.wait()
         self._output.close()
+
+
+def _has_name(fn: Any) -> bool:
+    """Whether a function is sent once, by its name or by value, and not with each call."""
+    return isinstance(fn, (Task, type, types.FunctionType, types.BuiltinFunctionType))
 
 
 def pack_function(wrapped: Task) -> Tuple[bytes, List[int]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+import threading
 import types
 from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
@@ -43,12 +44,15 @@ class Runner:
         self._stack: List[_Entry] = []
         self._functions: Dict[Tuple[Optional[int], str], Any] = {}
         self._values: Dict[int, Any] = {}
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
 
     # --- the protocol ---
 
     def send(self, kind: str, fields: Dict[str, Any]) -> None:
-        """Sends a frame to the node."""
-        write_frame(self._target, kind, fields)
+        """Sends a frame to the node, from any thread."""
+        with self._lock:
+            write_frame(self._target, kind, fields)
 
     def _read(self) -> Frame:
         frame = read_frame(self._source)
@@ -123,8 +127,14 @@ class Runner:
         self._functions.setdefault((number, name), value)
         return self._functions[number, name]
 
+    def _last(self) -> _Entry:
+        """The task that runs. Its own thread alone speaks for it."""
+        if threading.get_ident() != self._thread:
+            raise RuntimeError("only the thread of a task may spawn, join and read shared objects")
+        return self._stack[-1]
+
     def _object(self, number: int) -> Any:
-        entry = self._stack[-1]
+        entry = self._last()
         self.send("get", {"task": entry.number, "object": number})
         data = self._wait(entry, "object")["data"]
         if data is None:
@@ -139,7 +149,7 @@ class Runner:
         return self._spawn(fields)
 
     def _spawn(self, fields: Dict[str, Any]) -> Tuple[int, int]:
-        entry = self._stack[-1]
+        entry = self._last()
         number, entry.children = entry.children, entry.children + 1
         self.send("spawn", {"task": entry.number, "child": number, "call": fields})
         return entry.number, number
@@ -170,7 +180,7 @@ class Runner:
         return loads(result["value"], result.get("buffers", ()))
 
     def _join(self, numbers: Tuple[int, int]) -> Dict[str, Any]:
-        entry = self._stack[-1]
+        entry = self._last()
         if numbers[0] != entry.number:
             raise RuntimeError("a task joins its own children alone")
         self.send("join", {"task": entry.number, "child": numbers[1]})

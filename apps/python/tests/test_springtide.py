@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import functools
 import os
 import signal
 import tempfile
@@ -10,13 +11,17 @@ import unittest
 from pathlib import Path
 
 import workload
-from springtide import Grid, GridClosed, RemoteTraceback, RunnerDied, join
+from springtide import Grid, GridClosed, RemoteError, RemoteTraceback, RunnerDied, join
 from springtide._frames import FrameError, decode, encode
 
 try:
     import cloudpickle
 except ImportError:
     cloudpickle = None
+try:
+    import joblib
+except ImportError:
+    joblib = None
 try:
     import numpy
 except ImportError:
@@ -87,6 +92,9 @@ class OnGrid(unittest.TestCase):
         self.assertEqual(list(self.grid.map(workload.square, range(1000))), expected)
         self.assertEqual(list(self.grid.map(pow, [2, 3], [5, 2], chunksize=1)), [32, 9])
         self.assertEqual(list(self.grid.map(workload.square, [])), [])
+        method, part = "a-b".split, functools.partial(pow, 2)
+        self.assertEqual(self.grid.submit(method, "-").result(60), ["a", "b"])
+        self.assertEqual(list(self.grid.map(part, range(4))), [1, 2, 4, 8])
 
     def test_futures_work_as_those_of_other_executors(self):
         futures = [self.grid.submit(workload.slow, x, 0.01) for x in range(8)]
@@ -109,6 +117,12 @@ class OnGrid(unittest.TestCase):
         self.assertIn("in fail", str(error.__cause__))
         error = self.grid.submit(workload.fail_below, 3).exception(60)
         self.assertIsInstance(error, KeyError)
+        # The end of a task's interpreter is not that of the client's.
+        error = self.grid.submit(workload.exits).exception(60)
+        self.assertIsInstance(error, RemoteError)
+        self.assertEqual(str(error), "SystemExit: 4")
+        errors = self.grid.submit(workload.spawns_in_a_thread).result(60)
+        self.assertIn("only the thread of a task", errors[0])
 
     def test_output_of_tasks_is_not_in_the_way(self):
         self.assertEqual(list(self.grid.map(workload.loud, range(6))), list(range(6)))
@@ -165,6 +179,17 @@ class OnGrid(unittest.TestCase):
         self.assertTrue((doubled == 2 * array).all() and doubled.flags.writeable)
         shared = self.grid.put(array + 1)
         self.assertEqual(self.grid.submit(workload.first_of_shared, shared, 4).result(60), 16)
+
+
+    @unittest.skipUnless(joblib, "skipped: joblib is not installed")
+    def test_joblib(self):
+        from springtide.joblib import parallel_config
+
+        with parallel_config(self.grid):
+            squares = joblib.Parallel()(joblib.delayed(workload.square)(x) for x in range(50))
+            with self.assertRaisesRegex(ValueError, "a reason"):
+                joblib.Parallel()([joblib.delayed(workload.fail)("a reason")])
+        self.assertEqual(squares, [x * x for x in range(50)])
 
 
 class Failures(unittest.TestCase):

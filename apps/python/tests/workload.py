@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 
 from springtide import join, spawn, task
@@ -66,6 +67,26 @@ def dies_once(marker, n):
         open(marker, "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
     return child.join()
+
+
+def exits():
+    raise SystemExit(4)
+
+
+def spawns_in_a_thread():
+    """The error of a thread that is not the task's."""
+    errors = []
+
+    def run():
+        try:
+            spawn(square_task, 1)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return errors
 
 
 def dies():

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -28,8 +28,9 @@ use springtide_runtime::net::Contact;
 use springtide_runtime::net::tls::Ca;
 use springtide_runtime::remote::Remote;
 use springtide_runtime::runner::{
-    ALIVE_INTERVAL, BridgeFrame, ClientFrame, FrameBuffer, FunctionCall, PROTOCOL_VERSION,
-    RunnerOrder, RunnerReport, RunnerSpec, decode_reports, encode_frame, encode_orders,
+    ALIVE_INTERVAL, BridgeFrame, CallOutcome, ClientFrame, FrameBuffer, FunctionCall,
+    PROTOCOL_VERSION, RunnerOrder, RunnerReport, RunnerSpec, TaskFailure, decode_reports,
+    encode_frame, encode_orders,
 };
 use springtide_runtime::work::{Job as _, Registry, encode_job};
 use tokio::sync::mpsc;
@@ -94,9 +95,11 @@ pub async fn bridge(request: BridgeRequest) -> Result<(), Failed> {
     let mut signals = Signals::take()?;
     let (frames, writer) = start_writer()?;
     let input = start_reader()?;
+    // Actors of the head use it until this process ends.
+    let dir = Scratch::make()?;
     let ended = match &request.config {
         Some(_) => on_running_grid(&request, input, &frames, &mut signals).await,
-        None => on_own_grid(&request, input, &frames, &mut signals).await,
+        None => on_own_grid(&request, dir.path(), input, &frames, &mut signals).await,
     };
     let reason = ended.as_ref().err().map(|failed| failed.message.clone());
     // A client that is gone reads no reason.
@@ -132,17 +135,17 @@ async fn on_running_grid(
 
 async fn on_own_grid(
     request: &BridgeRequest,
+    dir: &Path,
     input: mpsc::Receiver<Result<ClientFrame, String>>,
     frames: &mpsc::Sender<BridgeFrame>,
     signals: &mut Signals,
 ) -> Result<(), Failed> {
     let config = grid_files::ad_hoc(request.shape, |sources| sources)?.value;
-    let dir = Scratch::make()?;
     let authority = Authority::Ephemeral(Ca::ephemeral(config.grid.as_str())?);
     let program = grid_files::this_program()?;
     let plan = LaunchPlan {
         config: &config,
-        dir: dir.path(),
+        dir,
         authority: &authority,
         program: &program,
         files: None,
@@ -166,7 +169,7 @@ async fn on_own_grid(
         }
         Err(failed) => Err(failed),
     };
-    grid::stop(head, dir.path(), "the client has ended").await;
+    grid::stop(head, dir, "the client has ended").await;
     ended
 }
 
@@ -195,7 +198,7 @@ impl ClientState {
             ClientFrame::End {} => return false,
         };
         if let Some(orders) = &self.orders {
-            // A root that starts again gets everything anew.
+            // A root that starts again gets all of it.
             let _ = orders.send(order);
         }
         true
@@ -481,8 +484,18 @@ fn start_writer() -> Result<(mpsc::Sender<BridgeFrame>, thread::JoinHandle<()>),
     let write = move || {
         let mut stdout = std::io::stdout().lock();
         while let Some(frame) = receiver.blocking_recv() {
-            let Ok(bytes) = encode_frame(&frame) else {
-                tracing::error!("a result is too long for a frame");
+            let encoded = encode_frame(&frame).or_else(|fault| match frame {
+                BridgeFrame::Done { task, .. } => {
+                    let kind = "springtide.TooLarge".to_owned();
+                    let message = fault.to_string();
+                    let failure = TaskFailure { kind, message, ..TaskFailure::default() };
+                    let outcome = CallOutcome::Failure(failure);
+                    encode_frame(&BridgeFrame::Done { task, outcome })
+                }
+                _ => Err(fault),
+            });
+            let Ok(bytes) = encoded else {
+                tracing::error!("a frame for the client is too long");
                 return;
             };
             if stdout.write_all(&bytes).and_then(|()| stdout.flush()).is_err() {

@@ -125,7 +125,9 @@ my %functions = (
     },
     'check:print' => sub { print "$_[0]{arguments}\n"; return $_[0]{arguments} },
     'sh' => sub {
-        my $text = `$_[0]{arguments}`;
+        open(my $pipe, '-|', 'sh', '-c', $_[0]{arguments}) or die "sh: $!";
+        my $text = do { local $/; <$pipe> } // '';
+        close($pipe);
         die +{type => 'Exit', message => 'exited with code ' . ($? >> 8)} if $?;
         return $text;
     },

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use springtide_runtime::runner::{
-    BridgeFrame, ClientFrame, FrameBuffer, FunctionCall, FunctionName, TaskOutcome, encode_frame,
+    BridgeFrame, CallOutcome, ClientFrame, FrameBuffer, FunctionCall, FunctionName, encode_frame,
 };
 
 use super::support::{finish, program, run};
@@ -84,7 +84,7 @@ fn a_runner_of_commands_serves_a_client_on_two_nodes() {
         let frame = ClientFrame::Submit { task: at as u64, call };
         input.write_all(&encode_frame(&frame).expect("it encodes")).expect("it reads");
     }
-    let mut frames = Frames { output, buffer: FrameBuffer::default() };
+    let mut frames = FrameReader { output, buffer: FrameBuffer::default() };
     assert!(matches!(frames.next(), Some(BridgeFrame::Ready { version: 1, processors: 2, .. })));
     let mut ends = std::collections::BTreeMap::new();
     while ends.len() < 4 {
@@ -94,9 +94,9 @@ fn a_runner_of_commands_serves_a_client_on_two_nodes() {
         }
     }
     let value =
-        |text: &str| TaskOutcome::Result { value: text.to_owned().into(), buffers: Vec::new() };
+        |text: &str| CallOutcome::Result { value: text.to_owned().into(), buffers: Vec::new() };
     let failure = |task| match &ends[&task] {
-        TaskOutcome::Failure(failure) => (failure.kind.as_str(), failure.message.as_str()),
+        CallOutcome::Failure(failure) => (failure.kind.as_str(), failure.message.as_str()),
         outcome => panic!("{outcome:?}"),
     };
     assert_eq!((&ends[&0], &ends[&2]), (&value("42\n"), &value("text")));
@@ -108,12 +108,12 @@ fn a_runner_of_commands_serves_a_client_on_two_nodes() {
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
 }
 
-struct Frames<R> {
+struct FrameReader<R> {
     output: R,
     buffer: FrameBuffer,
 }
 
-impl<R: std::io::Read> Frames<R> {
+impl<R: std::io::Read> FrameReader<R> {
     fn next(&mut self) -> Option<BridgeFrame> {
         loop {
             if let Some(frame) = self.buffer.next_frame().expect("a frame") {

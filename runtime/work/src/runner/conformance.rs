@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::frame::{FunctionCall, FunctionName, TaskOutcome};
+use super::frame::{CallOutcome, FunctionCall, FunctionName};
 use super::process::{RunnerFault, RunnerPlace, RunnerProcess};
 use super::root::RunnerSpec;
 use super::session::RunnerRequest;
@@ -132,7 +132,7 @@ impl Conversation {
         }
     }
 
-    fn end(&mut self) -> Result<TaskOutcome, String> {
+    fn end(&mut self) -> Result<CallOutcome, String> {
         match self.request()? {
             RunnerRequest::End { outcome } => Ok(outcome),
             request => Err(format!("{request:?} in place of a result")),
@@ -141,8 +141,8 @@ impl Conversation {
 
     fn value(&mut self) -> Result<(Bytes, Vec<Bytes>), String> {
         match self.end()? {
-            TaskOutcome::Result { value, buffers } => Ok((value, buffers)),
-            TaskOutcome::Failure(failure) => {
+            CallOutcome::Result { value, buffers } => Ok((value, buffers)),
+            CallOutcome::Failure(failure) => {
                 Err(format!("it failed with {}: {}", failure.kind, failure.message))
             }
         }
@@ -171,14 +171,14 @@ impl Conversation {
         }
     }
 
-    fn answer(&mut self, outcome: TaskOutcome) -> Result<(), String> {
+    fn answer(&mut self, outcome: CallOutcome) -> Result<(), String> {
         let frame = self.runner.session.answer_join(outcome).ok_or("it does not wait")?;
         self.runner.send(&frame, None).map_err(text_of)
     }
 }
 
-fn result(bytes: &Bytes) -> TaskOutcome {
-    TaskOutcome::Result { value: bytes.clone(), buffers: Vec::new() }
+fn result(bytes: &Bytes) -> CallOutcome {
+    CallOutcome::Result { value: bytes.clone(), buffers: Vec::new() }
 }
 
 fn echo(talks: &mut Conversation) -> Result<(), String> {
@@ -199,11 +199,11 @@ fn large(talks: &mut Conversation) -> Result<(), String> {
 fn fail(talks: &mut Conversation) -> Result<(), String> {
     talks.begin(call(FAIL, &Bytes::from_static(b"a reason")))?;
     match talks.end()? {
-        TaskOutcome::Failure(failure) => {
+        CallOutcome::Failure(failure) => {
             let found = (failure.kind.as_str(), failure.message.as_str());
             equal("type and message", &found, &("Refused", "a reason"))?;
         }
-        TaskOutcome::Result { .. } => return Err("it returned a value".to_owned()),
+        CallOutcome::Result { .. } => return Err("it returned a value".to_owned()),
     }
     echo(talks)
 }
@@ -233,12 +233,12 @@ fn spawn_failing(talks: &mut Conversation) -> Result<(), String> {
         message: "a child".to_owned(),
         ..super::TaskFailure::default()
     };
-    talks.answer(TaskOutcome::Failure(failure))?;
+    talks.answer(CallOutcome::Failure(failure))?;
     match talks.end()? {
-        TaskOutcome::Failure(failure) => {
+        CallOutcome::Failure(failure) => {
             equal("the message", &failure.message.contains("a child"), &true)
         }
-        TaskOutcome::Result { .. } => Err("it returned a value".to_owned()),
+        CallOutcome::Result { .. } => Err("it returned a value".to_owned()),
     }
 }
 
@@ -250,7 +250,7 @@ fn nested(talks: &mut Conversation) -> Result<(), String> {
     talks.joined(1)?;
     let (value, buffers) = talks.run(child)?;
     equal("the value of the child", &value, &bytes)?;
-    talks.answer(TaskOutcome::Result { value: value.clone(), buffers })?;
+    talks.answer(CallOutcome::Result { value: value.clone(), buffers })?;
     talks.joined(0)?;
     let (above, _) = talks.run(call(ECHO, &Bytes::from_static(b"unrelated")))?;
     equal("the value of an unrelated task", &above, &Bytes::from_static(b"unrelated"))?;

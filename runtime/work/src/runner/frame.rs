@@ -68,7 +68,7 @@ impl TaskFailure {
 /// The end of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum TaskOutcome {
+pub enum CallOutcome {
     /// The task returned a value.
     Result {
         /// The value, in the encoding of the runner.
@@ -81,7 +81,7 @@ pub enum TaskOutcome {
     Failure(TaskFailure),
 }
 
-impl TaskOutcome {
+impl CallOutcome {
     /// The bytes of values, without their encoding.
     pub fn bytes(&self) -> usize {
         match self {
@@ -124,7 +124,7 @@ pub enum NodeFrame {
         /// The child that has ended.
         child: u32,
         /// The end of the child.
-        outcome: TaskOutcome,
+        outcome: CallOutcome,
     },
     /// Answers a get.
     Object {
@@ -260,7 +260,7 @@ pub enum BridgeFrame {
         /// The task.
         task: u64,
         /// Its end.
-        outcome: TaskOutcome,
+        outcome: CallOutcome,
     },
     /// The job has ended, and nothing follows.
     Closed {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::frame::{FunctionCall, TaskOutcome};
+use super::frame::{CallOutcome, FunctionCall};
 use crate::id::{ClusterId, NodeId};
 use crate::wire::{self, WireError};
 
@@ -53,7 +53,7 @@ pub enum RunnerReport {
         /// The task.
         task: u64,
         /// Its end.
-        outcome: TaskOutcome,
+        outcome: CallOutcome,
     },
 }
 

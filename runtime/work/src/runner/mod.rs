@@ -28,8 +28,8 @@ mod tests;
 
 pub use conformance::{ConformanceCheck, check_runner};
 pub use frame::{
-    BridgeFrame, ClientFrame, FRAME_BYTES_MAX, FrameBuffer, FrameFault, FunctionCall, FunctionName,
-    NodeFrame, PROTOCOL_VERSION, RunnerFrame, TaskFailure, TaskOutcome, encode_frame,
+    BridgeFrame, CallOutcome, ClientFrame, FRAME_BYTES_MAX, FrameBuffer, FrameFault, FunctionCall,
+    FunctionName, NodeFrame, PROTOCOL_VERSION, RunnerFrame, TaskFailure, encode_frame,
 };
 pub use message::{RunnerOrder, RunnerReport, decode_reports, encode_orders};
 pub use root::{ALIVE_INTERVAL, RunnerSpec, run};

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::frame::{FunctionCall, TaskFailure, TaskOutcome};
+use super::frame::{CallOutcome, FunctionCall, TaskFailure};
 use super::message::{RunnerOrder, RunnerReport};
 use super::task::{RunnerObject, RunnerTask, SPEC_PART};
 use crate::command::EnvironmentVariable;
@@ -56,7 +56,7 @@ pub fn run(spec: &RunnerSpec, cx: &Context) -> Result<Outcome, Stop> {
     let me = post.me().clone();
     let body = wire::encode_payload(spec)?;
     let version = cx.put(SPEC_PART, RunnerObject(body))?;
-    let mut root = Root {
+    let mut root = RunnerRoot {
         cx,
         objects: BTreeMap::from([(SPEC_PART, version)]),
         waiting: VecDeque::new(),
@@ -75,7 +75,7 @@ pub fn run(spec: &RunnerSpec, cx: &Context) -> Result<Outcome, Stop> {
     Ok(Outcome { checksum: 0, result: json!({ "tasks": root.count }) })
 }
 
-struct Root<'c, 'w> {
+struct RunnerRoot<'c, 'w> {
     cx: &'c Context<'w>,
     /// The published objects by part.
     objects: BTreeMap<u32, Version>,
@@ -92,7 +92,7 @@ struct Root<'c, 'w> {
     threads: u32,
 }
 
-impl<'c> Root<'c, '_> {
+impl<'c> RunnerRoot<'c, '_> {
     fn serve(&mut self) -> Result<(), Stop> {
         let mut active_at = Instant::now();
         loop {
@@ -142,7 +142,7 @@ impl<'c> Root<'c, '_> {
             }
             RunnerOrder::Submit { task, call } => match self.task(call) {
                 Ok(ready) => self.waiting.push_back((task, ready)),
-                Err(failure) => self.end(task, TaskOutcome::Failure(failure))?,
+                Err(failure) => self.end(task, CallOutcome::Failure(failure))?,
             },
             RunnerOrder::Cancel { task } => {
                 let before = self.waiting.len();
@@ -150,7 +150,7 @@ impl<'c> Root<'c, '_> {
                 if self.waiting.len() < before {
                     let text = "the client cancelled the task before it started";
                     let failure = TaskFailure::of_runtime("Cancelled", text);
-                    self.end(task, TaskOutcome::Failure(failure))?;
+                    self.end(task, CallOutcome::Failure(failure))?;
                 }
             }
             RunnerOrder::Alive => {}
@@ -216,7 +216,7 @@ impl<'c> Root<'c, '_> {
 
     // --- reports ---
 
-    fn end(&mut self, task: u64, outcome: TaskOutcome) -> Result<(), Stop> {
+    fn end(&mut self, task: u64, outcome: CallOutcome) -> Result<(), Stop> {
         self.count += 1;
         let bytes = outcome.bytes();
         self.report(RunnerReport::Done { task, outcome }, bytes)

@@ -3,8 +3,8 @@
 //! It knows the tasks that the runner has begun, the last one on top. It does not know what runs
 //! them otherwise, nor how frames travel.
 
+use super::frame::{CallOutcome, FunctionName};
 use super::frame::{FunctionCall, NodeFrame, PROTOCOL_VERSION, RunnerFrame, TaskFailure};
-use super::frame::{FunctionName, TaskOutcome};
 
 /// A frame that the protocol does not permit at this point. The runner is ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +37,7 @@ pub(super) enum RunnerRequest {
     /// Answer with [`Session::answer_get`].
     Get { object: u32 },
     /// The last task that began has ended.
-    End { outcome: TaskOutcome },
+    End { outcome: CallOutcome },
     /// Write a line to the log.
     Log { level: String, text: String },
     /// Report progress.
@@ -52,7 +52,7 @@ enum AwaitedAnswer {
 }
 
 #[derive(Debug)]
-struct TaskEntry {
+struct StackedTask {
     number: u64,
     /// For each child, whether it was joined.
     joined: Vec<bool>,
@@ -66,14 +66,14 @@ pub(super) struct Session {
     /// The names of the runner's functions, if it lists them.
     names: Option<Vec<String>>,
     /// The tasks that have begun. All but the last wait for a child.
-    tasks: Vec<TaskEntry>,
+    tasks: Vec<StackedTask>,
     next_number: u64,
 }
 
 impl Session {
     /// Whether the runner may get a task: it is idle, or its last task waits for a child.
     pub(super) fn accepts_task(&self) -> bool {
-        let waits = |task: &TaskEntry| matches!(task.awaited, Some(AwaitedAnswer::Child(_)));
+        let waits = |task: &StackedTask| matches!(task.awaited, Some(AwaitedAnswer::Child(_)));
         self.is_ready && self.tasks.last().is_none_or(waits)
     }
 
@@ -97,7 +97,7 @@ impl Session {
         }
         self.next_number += 1;
         let number = self.next_number;
-        self.tasks.push(TaskEntry { number, joined: Vec::new(), awaited: None });
+        self.tasks.push(StackedTask { number, joined: Vec::new(), awaited: None });
         Some(NodeFrame::Task { task: number, call })
     }
 
@@ -107,7 +107,7 @@ impl Session {
     }
 
     /// Answers the join of the last task. Returns `None` if it does not wait for a child.
-    pub(super) fn answer_join(&mut self, outcome: TaskOutcome) -> Option<NodeFrame> {
+    pub(super) fn answer_join(&mut self, outcome: CallOutcome) -> Option<NodeFrame> {
         let last = self.tasks.last_mut()?;
         let Some(AwaitedAnswer::Child(child)) = last.awaited else { return None };
         last.awaited = None;
@@ -146,11 +146,11 @@ impl Session {
             }
             RunnerFrame::Result { task, value, buffers } => {
                 self.end(task)?;
-                RunnerRequest::End { outcome: TaskOutcome::Result { value, buffers } }
+                RunnerRequest::End { outcome: CallOutcome::Result { value, buffers } }
             }
             RunnerFrame::Failure { task, failure } => {
                 self.end(task)?;
-                RunnerRequest::End { outcome: TaskOutcome::Failure(failure) }
+                RunnerRequest::End { outcome: CallOutcome::Failure(failure) }
             }
             RunnerFrame::Spawn { task, child, call } => {
                 let last = self.last(task)?;
@@ -183,7 +183,7 @@ impl Session {
     }
 
     /// The last task, which must have this number and wait for nothing.
-    fn last(&mut self, number: u64) -> Result<&mut TaskEntry, ProtocolViolation> {
+    fn last(&mut self, number: u64) -> Result<&mut StackedTask, ProtocolViolation> {
         let last = self.tasks.last_mut().filter(|task| task.number == number);
         let last = last.ok_or(ProtocolViolation::OtherTask(number))?;
         if last.awaited.is_some() {

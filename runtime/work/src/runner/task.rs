@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::frame::{FunctionCall, TaskFailure, TaskOutcome};
+use super::frame::{CallOutcome, FunctionCall, TaskFailure};
 use super::process::{RunnerFault, RunnerPlace, RunnerProcess};
 use super::root::RunnerSpec;
 use super::session::RunnerRequest;
@@ -97,11 +97,11 @@ struct Child<'c> {
 enum ChildState<'c> {
     Running(Spawned<'c, RunnerTask>),
     /// It has ended, or could not be created. A task that begins again may join it again.
-    Collected(TaskOutcome),
+    Collected(CallOutcome),
 }
 
 impl Task for RunnerTask {
-    type Output = TaskOutcome;
+    type Output = CallOutcome;
     const NAME: &'static str = "runner.task";
 
     fn needs(&self) -> Vec<ObjectNeed> {
@@ -110,7 +110,7 @@ impl Task for RunnerTask {
         self.objects.iter().map(need).collect()
     }
 
-    fn run(self, cx: &Context) -> Result<TaskOutcome, Stop> {
+    fn run(self, cx: &Context) -> Result<CallOutcome, Stop> {
         let mut children = Vec::new();
         let mut deaths = 0;
         loop {
@@ -132,7 +132,7 @@ impl Task for RunnerTask {
                             self.call.function.name
                         );
                         let failure = TaskFailure::of_runtime("RunnerDied", text);
-                        return finish(TaskOutcome::Failure(failure), children, cx);
+                        return finish(CallOutcome::Failure(failure), children, cx);
                     }
                     tracing::warn!(task = self.call.function.name, reason, "a runner ended");
                 }
@@ -143,14 +143,14 @@ impl Task for RunnerTask {
 
 /// Collects the children that the task did not join. The failure of one of them fails the task.
 fn finish(
-    mut outcome: TaskOutcome,
+    mut outcome: CallOutcome,
     children: Vec<Child<'_>>,
     cx: &Context,
-) -> Result<TaskOutcome, Stop> {
+) -> Result<CallOutcome, Stop> {
     for child in children {
         if let ChildState::Running(spawned) = child.state {
             let ended = spawned.take()?;
-            if let (TaskOutcome::Result { .. }, TaskOutcome::Failure(_)) = (&outcome, &ended) {
+            if let (CallOutcome::Result { .. }, CallOutcome::Failure(_)) = (&outcome, &ended) {
                 outcome = ended;
             }
         }
@@ -225,7 +225,7 @@ fn converse<'c>(
     task: &RunnerTask,
     children: &mut Vec<Child<'c>>,
     cx: &'c Context<'_>,
-) -> Result<TaskOutcome, Interruption> {
+) -> Result<CallOutcome, Interruption> {
     let generation = provide_runner(task, cx)?;
     let begun = with_runner(generation, |runner| {
         if let Some(refusal) = runner.session.refusal(&task.call.function) {
@@ -237,7 +237,7 @@ fn converse<'c>(
         }
     })?;
     if let Some(refusal) = begun {
-        return Ok(TaskOutcome::Failure(refusal));
+        return Ok(CallOutcome::Failure(refusal));
     }
     loop {
         let request = with_runner(generation, |runner| runner.receive(None, Some(cx)))?;
@@ -287,7 +287,7 @@ fn spawn<'c>(
     }
     let state = match task.child(call.clone()) {
         Ok(child) => ChildState::Running(cx.spawn(child)),
-        Err(failure) => ChildState::Collected(TaskOutcome::Failure(failure)),
+        Err(failure) => ChildState::Collected(CallOutcome::Failure(failure)),
     };
     let child = Child { call, state };
     match children.get_mut(index) {
@@ -298,14 +298,14 @@ fn spawn<'c>(
 }
 
 /// Waits for a child. The session has checked its number.
-fn join(children: &mut [Child<'_>], number: u32) -> Result<TaskOutcome, Stop> {
+fn join(children: &mut [Child<'_>], number: u32) -> Result<CallOutcome, Stop> {
     let index = usize::try_from(number).unwrap_or(usize::MAX);
     let Some(child) = children.get_mut(index) else {
         let failure =
             TaskFailure::of_runtime("UnknownChild", format!("there is no child {number}"));
-        return Ok(TaskOutcome::Failure(failure));
+        return Ok(CallOutcome::Failure(failure));
     };
-    let unknown = TaskOutcome::Failure(TaskFailure::default());
+    let unknown = CallOutcome::Failure(TaskFailure::default());
     let state = std::mem::replace(&mut child.state, ChildState::Collected(unknown));
     let outcome = match state {
         ChildState::Running(spawned) => spawned.take()?,

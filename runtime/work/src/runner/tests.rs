@@ -16,8 +16,8 @@ fn call(name: &str) -> FunctionCall {
     }
 }
 
-fn outcome() -> TaskOutcome {
-    TaskOutcome::Result { value: Bytes::from_static(b"7"), buffers: Vec::new() }
+fn outcome() -> CallOutcome {
+    CallOutcome::Result { value: Bytes::from_static(b"7"), buffers: Vec::new() }
 }
 
 fn hello() -> RunnerFrame {
@@ -72,7 +72,7 @@ fn frames_have_their_golden_form() {
     check_golden("node.welcome", &welcome);
     check_golden("node.task", &NodeFrame::Task { task: 1, call: call("m:f") });
     check_golden("node.joined", &NodeFrame::Joined { task: 1, child: 0, outcome: outcome() });
-    let failed = TaskOutcome::Failure(failure.clone());
+    let failed = CallOutcome::Failure(failure.clone());
     check_golden("node.joined-failed", &NodeFrame::Joined { task: 1, child: 0, outcome: failed });
     let data = Some(Bytes::from_static(b"data"));
     check_golden("node.object", &NodeFrame::Object { task: 1, object: 3, data });
