@@ -35,7 +35,7 @@ const OBJECT: u32 = 7;
 /// The result of one part of the test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConformanceCheck {
-    /// The requirement.
+    /// The requirement that this part checks.
     pub name: &'static str,
     /// The reason why the runner does not meet it; absent if it does.
     pub failure: Option<String>,
