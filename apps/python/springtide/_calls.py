@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 # What the process of a runner does with spawns, joins and objects; absent on a client.
 _runner: Optional[Any] = None
-# The script of this process, if runners load it and so find its functions by name.
+# The script or module of this process, if runners load it and so find its functions by name.
 main_file: Optional[str] = None
 _numbers = itertools.count(1)
 # Lists of shared objects that a pickle refers to, and of tasks that are being loaded.

@@ -44,15 +44,24 @@ def _binary() -> str:
     return found
 
 
+def _main_script() -> Optional[str]:
+    """The script or module of this process, which runners import as `multiprocessing` does."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        # The main module of a package starts a program, and defines no tasks.
+        name = str(spec.name)
+        return None if name.rpartition(".")[2] == "__main__" else name
+    path = getattr(main, "__file__", None)
+    return os.path.abspath(path) if path is not None and os.path.isfile(path) else None
+
+
 def _environment(extra: Optional[Mapping[str, str]]) -> Dict[str, str]:
     """The variables of runners: they find the modules that this process finds."""
     package = str(Path(__file__).resolve().parent.parent)
     paths = [package] + [os.path.abspath(path) for path in sys.path]
     if _pickles.cloudpickle is None:
-        # Runners import the script, as processes of `multiprocessing` do.
-        script = getattr(sys.modules.get("__main__"), "__file__", None)
-        if script is not None and os.path.isfile(script):
-            _calls.main_file = os.path.abspath(script)
+        _calls.main_file = _main_script()
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     return {
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
@@ -359,7 +368,10 @@ class Grid(concurrent.futures.Executor):
 
 def _has_name(fn: Any) -> bool:
     """Whether a function is sent once, by its name or by value, and not with each call."""
-    return isinstance(fn, (Task, type, types.FunctionType, types.BuiltinFunctionType))
+    if isinstance(fn, types.BuiltinFunctionType):
+        # Methods of built-in types have this type, too.
+        return isinstance(fn.__self__, types.ModuleType)
+    return isinstance(fn, (Task, type, types.FunctionType))
 
 
 def pack_function(wrapped: Task) -> Tuple[bytes, List[int]]:

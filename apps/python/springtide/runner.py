@@ -248,10 +248,14 @@ def _end() -> NoReturn:
     os._exit(0)
 
 
-def _load_main(path: str) -> None:
+def _load_main(script: str) -> None:
     """Imports the client's script under another name, so that its functions are found by name."""
     module = types.ModuleType("__mp_main__")
-    module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
+    if os.path.isabs(script):
+        found = runpy.run_path(script, run_name="__mp_main__")
+    else:
+        found = runpy.run_module(script, run_name="__mp_main__", alter_sys=True)
+    module.__dict__.update(found)
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
 
 
@@ -271,8 +275,7 @@ def main() -> NoReturn:
     script = os.environ.get("SPRINGTIDE_MAIN")
     if script is not None:
         _calls.main_file = script
-        if os.path.isfile(script):
-            _load_main(script)
+        _load_main(script)
     runner.serve()
 
 

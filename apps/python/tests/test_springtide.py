@@ -19,6 +19,10 @@ try:
 except ImportError:
     cloudpickle = None
 try:
+    import dask
+except ImportError:
+    dask = None
+try:
     import joblib
 except ImportError:
     joblib = None
@@ -190,6 +194,16 @@ class OnGrid(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "a reason"):
                 joblib.Parallel()([joblib.delayed(workload.fail)("a reason")])
         self.assertEqual(squares, [x * x for x in range(50)])
+
+    @unittest.skipUnless(dask, "skipped: dask is not installed")
+    def test_dask(self):
+        from springtide.dask import scheduler
+
+        squares = [dask.delayed(workload.square)(x) for x in range(30)]
+        total = dask.delayed(sum)(squares).compute(scheduler=scheduler(self.grid))
+        self.assertEqual(total, sum(x * x for x in range(30)))
+        with self.assertRaisesRegex(ValueError, "a reason"):
+            dask.delayed(workload.fail)("a reason").compute(scheduler=scheduler(self.grid))
 
 
 class Failures(unittest.TestCase):
