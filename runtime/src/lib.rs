@@ -77,7 +77,9 @@ mod grid {
     pub use springtide_base::{checksum, id, processors};
     pub use springtide_config as config;
     pub use springtide_metrics as meter;
-    pub use springtide_work::{command, event, malleable, mw, pilot, share, spmd, topology, work};
+    pub use springtide_work::{
+        command, event, malleable, mw, pilot, runner, share, spmd, topology, work,
+    };
 
     // What the crates of this workspace share among themselves. It may change at any time.
     #[doc(hidden)]

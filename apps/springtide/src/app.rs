@@ -18,6 +18,7 @@ use springtide_simulator::apps::AppModel;
 use crate::command_job::CommandJob;
 use crate::commands;
 use crate::program::{JobDefinition, Program};
+use crate::runner_job::RunnerJob;
 use crate::workflow::run::WorkflowPilot;
 
 /// A program with its jobs. Its `main` calls [`App::main`].
@@ -71,7 +72,8 @@ impl App {
         app
     }
 
-    /// Adds the job `command`, which runs any program of the nodes' hosts: see `CommandJob`. All
+    /// Adds the job `command`, which runs any program of the nodes' hosts: see `CommandJob`. It
+    /// also adds the job `runner`, for tasks of programs in other languages. All
     /// clients that may submit jobs can then run programs as the user of the nodes.
     ///
     /// # Panics
@@ -82,6 +84,7 @@ impl App {
             job.is_fixed = true;
             job.encode = CommandJob::encode_matches;
         }
+        app.program.registry.job::<RunnerJob>();
         app
     }
 

@@ -65,6 +65,7 @@ mod operations;
 mod options;
 mod output;
 mod program;
+mod runner_job;
 mod workflow;
 
 pub use actix;

@@ -9,6 +9,7 @@ pub mod event;
 pub mod malleable;
 pub mod mw;
 pub mod pilot;
+pub mod runner;
 pub mod share;
 pub mod spmd;
 pub mod topology;

@@ -15,6 +15,7 @@ mod replay;
 mod report;
 mod reserve;
 mod run;
+mod runner;
 mod sim;
 mod site;
 mod slots;
@@ -42,6 +43,7 @@ use self::release::ReleaseArgs;
 use self::replay::ReplayArgs;
 use self::report::ReportArgs;
 use self::reserve::ReserveArgs;
+use self::runner::RunnerCommand;
 use self::sim::SimCommand;
 use self::site::SiteCommand;
 use self::slots::SlotsCommand;
@@ -100,6 +102,9 @@ pub enum OtherCommand {
     /// Workflows of many tasks: inspect their files, plan them on slots, and run them
     #[command(subcommand, arg_required_else_help = true)]
     Workflow(WorkflowCommand),
+    /// Tasks of programs in other languages: serve a client, check a runner
+    #[command(subcommand, arg_required_else_help = true)]
+    Runner(RunnerCommand),
     /// Emulate wide-area networks on this host, for any programs
     #[cfg(target_os = "linux")]
     #[command(subcommand, arg_required_else_help = true)]
@@ -177,6 +182,7 @@ pub fn execute(program: Program, matches: &ArgMatches) -> Result<(), Failed> {
         OtherCommand::Trace(args) => trace::execute(args),
         OtherCommand::Replay(args) => replay::execute(&args),
         OtherCommand::Sim(command) => sim::execute(command, program.version, global),
+        OtherCommand::Runner(command) => runner::execute(command, program, global),
         OtherCommand::Workflow(command) => workflow::execute(&command, &program, global),
         #[cfg(target_os = "linux")]
         OtherCommand::Wan(command) => wan::execute(command, program, global),

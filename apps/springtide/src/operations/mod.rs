@@ -31,6 +31,7 @@ mod notify;
 pub mod offers;
 pub mod process;
 pub mod run;
+pub mod runner;
 pub mod scratch;
 pub mod signals;
 pub mod site;

@@ -27,6 +27,8 @@ mod malleable;
 #[cfg(target_os = "linux")]
 mod netem_scripts;
 mod poison;
+#[cfg(target_os = "linux")]
+mod runners;
 mod sites;
 #[cfg(target_os = "linux")]
 mod slurm;

@@ -124,6 +124,20 @@ pub fn encode_payload_into<T: Serialize + ?Sized>(
     append(buffer, PAYLOAD, DATA_MAX, |out| value.serialize(&mut Serializer::new(out)))
 }
 
+/// Appends a user's value to a buffer as maps with field names, for programs in other languages.
+/// [`decode_payload`] decodes it. After an error the buffer is unchanged.
+///
+/// # Errors
+/// As [`encode_payload`].
+pub fn encode_named_into<T: Serialize + ?Sized>(
+    buffer: &mut Vec<u8>,
+    value: &T,
+) -> Result<(), WireError> {
+    append(buffer, PAYLOAD, DATA_MAX, |out| {
+        value.serialize(&mut Serializer::new(out).with_struct_map())
+    })
+}
+
 /// Decodes a message. All bytes from outside pass through this function or [`decode_payload`].
 ///
 /// # Errors

@@ -12,8 +12,8 @@ mod kind;
 mod scan;
 
 pub use codec::{
-    DEPTH_MAX, WireError, decode, decode_payload, encode, encode_into, encode_payload,
-    encode_payload_into,
+    DEPTH_MAX, WireError, decode, decode_payload, encode, encode_into, encode_named_into,
+    encode_payload, encode_payload_into,
 };
 pub use frame::{FRAME_MAX, Frame, HEADER_LEN, Header, HeaderError, WIRE_VERSION};
 pub use kind::{DATA_MAX, Encoding, INLINE_MAX, KINDS, Kind, KindInfo};

@@ -32,6 +32,9 @@ impl BackgroundCommand {
             .env("PATH", format!("{}:{path}", bin.display()))
             .env("NO_COLOR", "1")
             .env("COLUMNS", "100")
+            // As if the package for Python were installed.
+            .env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/../python"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
             .env_remove("RUST_LOG")
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
