@@ -1,11 +1,11 @@
 //! A pool of threads that runs closures.
 
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, mpsc};
+use std::panic::resume_unwind;
+use std::sync::Arc;
 
 pub use crate::core::closures::Context;
-use crate::core::closures::{Root, Worker};
+use crate::core::closures::{Worker, run_and_wait};
 use crate::core::pool::{PoolCore, PoolLimits};
 use crate::core::thread::run_thread;
 use crate::seam::{RealSeam, Seam};
@@ -87,22 +87,7 @@ impl Pool {
             OWN_POOL.get() != Arc::as_ptr(&self.core),
             "a thread of this pool would wait for itself: call Context::join instead"
         );
-        let (sender, receiver) = mpsc::channel();
-        let root: Box<dyn FnOnce(&Context<'_>) + Send + '_> = Box::new(move |context| {
-            // The receiver waits below.
-            drop(sender.send(catch_unwind(AssertUnwindSafe(|| root(context)))));
-        });
-        // SAFETY: only the lifetime of the closure's borrows is extended, and they end before this
-        // function returns. The call of `root` drops what it borrows before the result is sent.
-        // Without a result, the receiver waits until the whole closure is dropped.
-        #[allow(unsafe_code)]
-        let root: Root = unsafe { std::mem::transmute(root) };
-        self.core.inject_root(root);
-        match receiver.recv() {
-            Ok(Ok(result)) => result,
-            Ok(Err(panic)) => resume_unwind(panic),
-            Err(mpsc::RecvError) => unreachable!("a pool's threads run every root"),
-        }
+        run_and_wait(&self.core, root).unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// The counts of tasks so far.
@@ -125,6 +110,8 @@ fn seed(thread: usize) -> u64 {
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
 
     fn fib(cx: &Context<'_>, n: u32) -> u64 {

@@ -3,9 +3,11 @@
 use std::any::Any;
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::mpsc;
 
 use super::frame::{Place, TaskFrame};
 use super::layer::{ComputeThread, Fork, TaskContext};
+use super::pool::PoolCore;
 use super::scope::Scope;
 use super::thread::{ThreadCore, run_top};
 
@@ -14,6 +16,46 @@ type Panic = Box<dyn Any + Send>;
 
 /// A closure that starts on an empty stack.
 pub(crate) type Root = Box<dyn FnOnce(&Context<'_>) + Send>;
+
+/// A closure of a caller that waits, and the way back for its result. A drop drops the closure
+/// first, and so all that it borrows, before the caller learns that there is no result.
+struct WaitedRoot<F, R> {
+    root: F,
+    sender: mpsc::Sender<Result<R, Panic>>,
+}
+
+impl<F, R> WaitedRoot<F, R>
+where
+    F: FnOnce(&Context<'_>) -> R,
+{
+    fn run(self, context: &Context<'_>) {
+        let Self { root, sender } = self;
+        let result = catch_unwind(AssertUnwindSafe(|| root(context)));
+        // The receiver waits.
+        drop(sender.send(result));
+    }
+}
+
+/// Runs a closure on a thread of a pool, which is not the caller, and waits for its result.
+///
+/// # Errors
+/// The panic of the closure.
+pub(crate) fn run_and_wait<F, R>(pool: &PoolCore<Worker>, root: F) -> Result<R, Panic>
+where
+    F: FnOnce(&Context<'_>) -> R + Send,
+    R: Send,
+{
+    let (sender, receiver) = mpsc::channel();
+    let waited = WaitedRoot { root, sender };
+    let root: Box<dyn FnOnce(&Context<'_>) + Send + '_> = Box::new(move |cx| waited.run(cx));
+    // SAFETY: only the lifetime of the borrows of `root` is extended, and they end before this
+    // function returns. It returns, also by a panic, only after `recv`. `WaitedRoot::run` consumes
+    // the closure before it sends the result. Without a result, the sender is dropped after the
+    // closure, in the order of the fields.
+    let root: Root = unsafe { std::mem::transmute(root) };
+    pool.inject_root(root);
+    receiver.recv().expect("a pool's threads run every root")
+}
 
 /// A compute thread of a [`Pool`](crate::Pool).
 pub(crate) struct Worker(pub(crate) ThreadCore<Worker>);
