@@ -437,6 +437,36 @@ fn transfers_of_minutes_over_a_slow_link_arrive_and_delay_nothing_else() {
     }
 }
 
+/// The transfer of a result over a slow link takes longer than the interval at which its owner asks
+/// for it. It is sent once, and arrives after the time that it takes.
+#[test]
+fn a_result_on_its_way_is_not_sent_again() {
+    let job = ModelledJob {
+        rounds: 2,
+        leaves: 64,
+        work_us: 64_000_000,
+        result_bytes: 12_000_000,
+        ..TREE
+    };
+    let answer = job.answer();
+    let ended = simulate(|| async move {
+        let grid = SimulatedGrid::start(&layout(&[2, 2], 1), registry()).await;
+        let slow = LinkProfile::default().rate(50_000);
+        grid.network().set_uplink(&"c1".into(), slow.clone());
+        grid.network().set_downlink(&"c1".into(), slow);
+        let mut params = params(1);
+        params.mode = Mode::Static;
+        let run = grid.submit(job, params, None).await.expect("it is taken");
+        run.ended(Duration::from_secs(7200)).await.expect("it ends")
+    });
+    assert_eq!(ended.ended.outcome.as_ref().expect("no failure").checksum, answer);
+    let counters = &ended.ended.report.total.counters;
+    println!("{:?}: {:?}", ended.iterations, counters);
+    assert_eq!(counters.results.duplicates, 0, "{counters:?}");
+    // Each result crosses the link at most twice: to a thief's owner, and with the owner's result.
+    assert!(counters.bytes.wide < 2 * 2 * 12_000_000, "{counters:?}");
+}
+
 /// Nodes of one cluster ask each other for work before all of them take part in the job.
 ///
 /// A node that does not take part yet answers too; otherwise the first iteration waits five seconds

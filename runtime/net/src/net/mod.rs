@@ -346,6 +346,12 @@ impl Net {
         }
     }
 
+    /// Whether a long message of a kind is on its way to a peer: it is queued, or the peer has not
+    /// received all of it.
+    pub fn is_sending(&self, to: &NodeId, kind: Kind) -> bool {
+        self.0.bulk.is_sending(to, kind)
+    }
+
     /// The role in the certificate of a node whose link is up. `None` without a link, and in
     /// memory, where there are no certificates.
     pub fn role(&self, node: &NodeId) -> Option<tls::Role> {

@@ -313,6 +313,11 @@ impl BulkTransfers {
         self.lock().sender.is_busy()
     }
 
+    /// Whether a payload of a kind is on its way to a peer: it is queued or not completely credited.
+    pub(crate) fn is_sending(&self, to: &NodeId, kind: Kind) -> bool {
+        self.lock().sender.is_sending(to, kind)
+    }
+
     /// Number of bytes of payloads that may still be queued for a peer.
     pub(crate) fn room(&self, to: &NodeId) -> usize {
         self.config.queue_bytes.saturating_sub(self.lock().sender.held(to))

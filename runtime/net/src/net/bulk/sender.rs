@@ -215,6 +215,12 @@ impl Sender {
         self.peers.values().any(|peer| !peer.transfers.is_empty())
     }
 
+    /// Whether a payload of a kind is on its way to a peer.
+    pub(super) fn is_sending(&self, to: &NodeId, kind: Kind) -> bool {
+        let transfers = self.peers.get(to).map(|peer| &peer.transfers);
+        transfers.is_some_and(|all| all.values().any(|transfer| transfer.kind == kind))
+    }
+
     /// Number of bytes of payloads queued for a peer.
     pub(super) fn held(&self, to: &NodeId) -> usize {
         self.peers.get(to).map_or(0, |peer| peer.held)

@@ -60,6 +60,11 @@ impl Unsent {
         self.frames.len()
     }
 
+    /// Whether a frame of a kind to a node is kept.
+    pub(super) fn has(&self, to: &NodeId, kind: Kind) -> bool {
+        self.frames.iter().any(|(node, _, of, _)| node == to && *of == kind)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
