@@ -259,8 +259,8 @@ impl<'a> ListScheduler<'a> {
         }
     }
 
-    /// Sets the seconds of a later finish that are as bad as a unit of a task's cost. With 0, a task
-    /// takes the earliest finish.
+    /// Sets the seconds of a later finish that are as bad as a unit of a task's cost. With 0, a
+    /// task takes the earliest finish.
     pub fn set_cost_weight(&mut self, weight: f64) {
         self.cost_weight = weight;
     }

@@ -313,7 +313,7 @@ impl BulkTransfers {
         self.lock().sender.is_busy()
     }
 
-    /// Whether a payload of a kind is on its way to a peer: it is queued or not completely credited.
+    /// Whether a payload of a kind is on its way to a peer: queued, or not completely credited.
     pub(crate) fn is_sending(&self, to: &NodeId, kind: Kind) -> bool {
         self.lock().sender.is_sending(to, kind)
     }

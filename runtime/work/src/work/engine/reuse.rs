@@ -330,8 +330,8 @@ impl EngineShared {
                 if state.waiting.values().any(waits) || state.stolen.values().any(adopted) {
                     continue;
                 }
-                // A slow link may need minutes for a long result. A copy of it would make that worse,
-                // and the owner asks again.
+                // A slow link may need minutes for a long result. A copy of it would make that
+                // worse, and the owner asks again.
                 if state.unsent.has(&from.node, Kind::TASK_RESULT)
                     || self.net.is_sending(&from.node, Kind::TASK_RESULT)
                 {
