@@ -42,7 +42,7 @@ class Grid:
             clusters += f'[[cluster]]\nname = "{name}"\nnodes = {count}\nfiles = "{name}-files"\n'
             if lab:
                 conf = lab / name / "slurm.conf"
-                clusters += f"provider = 'slurm'\n[cluster.slurm]\nconf = '{conf}'\npoll = '1s'\nkeep = '2s'\n"
+                clusters += f"provider = 'slurm'\n[cluster.slurm]\nconf = '{conf}'\npoll = '1s'\nkeep = '2s'\n[cluster.slots]\nadvertise = true\n"
         self.config.write_text(f'grid = "workflows"\n{clusters}')
         self.head = None
         self.start()

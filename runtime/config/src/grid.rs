@@ -140,8 +140,8 @@ section! {
     /// What may be reserved, and its prices in units of your own. A slot is a number of processors
     /// of a cluster for an interval.
     SlotsSection {
-        /// Whether slots are offered. Batch systems and nodes that join by themselves offer none,
-        /// for they promise no processors.
+        /// Whether slots are offered. Nodes that join by themselves offer none, for they promise no
+        /// processors. Nor do batch systems, unless a cluster's own table says so.
         advertise: bool = Is("true");
         /// Price of a processor per second, for an immediate start.
         rate: f64 = Is("1.0");
@@ -169,7 +169,8 @@ section! {
 
     /// Reservations of one cluster and their prices; defaults as in [slots].
     ClusterSlotsSection {
-        /// Whether slots are offered.
+        /// Whether slots are offered. `true` for a batch system means that it gives the cluster's
+        /// processors at once, for instance by its own reservation.
         advertise: Option<bool> = Absent("false");
         /// Price of a processor per second.
         rate: Option<f64> = Absent("2.0");

@@ -228,10 +228,15 @@ pub fn scheduling(config: &GridConfig) -> ManagerSettings {
 fn terms_of(config: &GridConfig, cluster: &ClusterSection) -> Terms {
     let (all, own) = (&config.slots, cluster.slots.as_ref());
     let share = |of: fn(&ClusterSlotsSection) -> Option<f64>, all| own.and_then(of).unwrap_or(all);
+    let asked = own.and_then(|own| own.advertise);
     Terms {
-        // Batch systems promise no start times, and joining nodes come at unknown times.
-        advertise: own.and_then(|own| own.advertise).unwrap_or(all.advertise)
-            && !matches!(cluster.provider, Provider::Slurm | Provider::Batch | Provider::Join),
+        advertise: match cluster.provider {
+            // Batch systems promise no start times, unless the user knows better.
+            Provider::Slurm | Provider::Batch => asked == Some(true),
+            // Joining nodes come at unknown times.
+            Provider::Join => false,
+            _ => asked.unwrap_or(all.advertise),
+        },
         rate: share(|own| own.rate, all.rate),
         fixed: share(|own| own.fixed, all.fixed),
         discount_a_day: share(|own| own.discount_a_day, all.discount_a_day),
@@ -367,6 +372,21 @@ mod tests {
 
     use super::*;
     use crate::operations::grid_files;
+
+    #[test]
+    fn a_batch_system_offers_slots_only_where_its_own_table_says_so() {
+        let offers = |grid: &str, provider: &str, own: &str| {
+            let text = format!("[slots]\n{grid}\n[[cluster]]\nname = \"a\"\n{provider}\n{own}\n");
+            let config = load::<GridConfig>(&Sources::of_text("grid.toml", &text)).unwrap().value;
+            terms_of(&config, &config.cluster[0]).advertise
+        };
+        let own = "[cluster.slots]\nadvertise = true";
+        let local = "nodes = 1";
+        let slurm = "nodes = 1\nprovider = \"slurm\"\n[cluster.slurm]";
+        assert!(offers("", local, "") && !offers("advertise = false", local, ""));
+        assert!(offers("advertise = false", local, own));
+        assert!(!offers("", slurm, "") && offers("", slurm, own));
+    }
 
     #[cfg(target_os = "linux")]
     #[test]

@@ -10,6 +10,7 @@ use springtide_actors::policy::provisioning::{SECOND, Time, seconds};
 use springtide_actors::reservation::{
     Reservation, ReservationId, ReservationRefusal, ReservedSlot,
 };
+use springtide_actors::scheduler::manager::SiteOffer;
 use springtide_actors::scheduler::{GridSlots, ReleaseSlots, Scheduler};
 use springtide_cli::exit::Failed;
 use springtide_runtime::id::ClusterId;
@@ -164,7 +165,7 @@ impl Reserver {
             let speeds: Vec<f64> = offers.sites.iter().map(|site| site.speed).collect();
             let dag = dag(order.iter().map(needs), edges, &speeds).map_err(|e| e.to_string())?;
             let wish = prepared.args.choice.wish(order.len(), &offers).map_err(|f| f.message)?;
-            let plan = plan(&dag, &offers, &wish).map_err(|no| describe(&no))?;
+            let plan = plan(&dag, &offers, &wish).map_err(|no| describe(&no, slots))?;
             let parts = parts(&plan, &offers, origin);
             let places = plan.schedule.tasks.iter().zip(&order).map(|(place, &task)| {
                 let cluster = ClusterId::from(offers.sites[place.site].name.as_str());
@@ -242,10 +243,17 @@ fn most_text(parts: &[ReservedSlot]) -> String {
 }
 
 /// Why there is no plan, in a sentence; `workflow plan` says more.
-fn describe(no: &NoPlan) -> String {
+fn describe(no: &NoPlan, slots: &GridSlots) -> String {
     match no {
         NoPlan::NoSlots => {
-            "no suitable cluster offers a slot: `slots list` shows what is reserved".to_owned()
+            let reason =
+                |site: &SiteOffer| Some(format!("{}: {}", site.cluster, site.none.as_ref()?));
+            let reasons: Vec<String> = slots.sites.iter().filter_map(reason).collect();
+            let reasons = match reasons.as_slice() {
+                [] => "`slots list` shows what is reserved".to_owned(),
+                reasons => reasons.join("; "),
+            };
+            format!("no suitable cluster offers a slot, and --best-effort needs none ({reasons})")
         }
         NoPlan::Blocked(blocked) => blocked.why.to_string(),
         NoPlan::Missed(missed) => format!(
