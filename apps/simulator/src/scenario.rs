@@ -733,7 +733,7 @@ mod tests {
             between = ["a", "b"]
             rtt = "20ms"
             bandwidth = "12MB/s"
-            bandwidth_back = "60kB/s"
+            bandwidth_back = "30kB/s"
             [[cluster]]
             name = "a"
             nodes = 8
