@@ -176,13 +176,8 @@ impl File {
 
     /// Whether it is a directory with all that is in it: its name ends with a slash.
     pub fn is_directory(&self) -> bool {
-        is_directory_name(&self.name)
+        self.name.ends_with('/')
     }
-}
-
-/// Whether the name of a file means a directory: it ends with a slash.
-pub fn is_directory_name(name: &str) -> bool {
-    name.ends_with('/')
 }
 
 /// The place of a file outside of the grid.

@@ -190,18 +190,18 @@ impl Trial<'_, '_> {
         Some(outcome)
     }
 
-    fn keep(&mut self, is: Objectives, plan: &SlotSet) -> bool {
+    fn keep(&mut self, is: Objectives, plan: &SlotSet, cost_weight: f64) {
         if self.keep_all {
             self.found.all.push(is);
         }
-        self.found.front.insert(is, plan)
+        self.found.front.insert_weighted(is, plan, cost_weight);
     }
 
     /// Evaluates a set at the cost of all its slots.
     fn chosen(&mut self, set: &SlotSet) -> Option<Objectives> {
         let ScheduleResult { cost, makespan, .. } = self.ask(set)?;
         let is = Objectives { cost, makespan };
-        self.keep(is, set);
+        self.keep(is, set, 0.0);
         Some(is)
     }
 
@@ -217,10 +217,7 @@ impl Trial<'_, '_> {
         }
         let ScheduleResult { cost_used, makespan, used, .. } = outcome;
         let is = Objectives { cost: cost_used, makespan };
-        if self.keep_all {
-            self.found.all.push(is);
-        }
-        self.found.front.insert_weighted(is, &used, cost_weight);
+        self.keep(is, &used, cost_weight);
         Some(used)
     }
 }

@@ -29,5 +29,5 @@ pub use message::{
     PilotOrder, PilotReport, PilotTask, TaskEnd, TaskFile, TaskProgram, TaskRecord, TaskUsage,
     decode_reports, encode_orders,
 };
-pub use packed::{is_directory_name, pack, unpack};
+pub use packed::{pack, unpack};
 pub use root::{PilotSpec, run};

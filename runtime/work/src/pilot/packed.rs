@@ -14,7 +14,7 @@ use tar::{Archive, Builder, EntryType, Header};
 const DEPTH_MAX: usize = 64;
 
 /// Whether the name of a file means a directory: it ends with a slash.
-pub fn is_directory_name(name: &str) -> bool {
+pub(super) fn is_directory_name(name: &str) -> bool {
     name.ends_with('/')
 }
 
