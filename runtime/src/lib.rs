@@ -68,7 +68,8 @@ pub use grid::*;
 pub mod prelude {
     pub use springtide_work::share::{Merged, ObjectNeed, Version, Versioned};
     pub use springtide_work::work::{
-        Checkpoint, Context, Failure, InputError, Job, Outcome, Registry, Spawned, Stop, Task,
+        Checkpoint, Context, Failure, InputError, Job, Outcome, ParallelLoops, Registry, Spawned,
+        Stop, Task,
     };
 }
 

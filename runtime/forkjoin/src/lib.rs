@@ -1,10 +1,12 @@
 #![doc = include_str!("../README.md")]
 
 mod core;
+mod loops;
 mod pool;
 mod seam;
 
 pub use crate::core::pool::Counts;
+pub use loops::{ParallelLoops, Sequential};
 pub use pool::{Context, Pool};
 pub use seam::{RealSeam, Seam};
 
@@ -25,4 +27,5 @@ pub mod layer {
     pub use crate::core::sleep::WANTED;
     pub use crate::core::slot::{HeldSlot, SlotHeader};
     pub use crate::core::thread::{Awaited, SLEEP_MAX, ThreadCore, run_thread, run_top};
+    pub use crate::loops::halves;
 }

@@ -1,6 +1,8 @@
 //! A pool of threads that runs closures.
 
 use std::cell::Cell;
+use std::convert::Infallible;
+use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
@@ -8,6 +10,7 @@ pub use crate::core::closures::Context;
 use crate::core::closures::{Worker, run_and_wait};
 use crate::core::pool::{PoolCore, PoolLimits};
 use crate::core::thread::run_thread;
+use crate::loops::{ParallelLoops, halves};
 use crate::seam::{RealSeam, Seam};
 
 thread_local! {
@@ -103,6 +106,58 @@ impl Drop for Pool {
     }
 }
 
+/// The loops run on the threads of the pool that have nothing else to do.
+///
+/// ```
+/// use springtide_forkjoin::{ParallelLoops, Pool};
+///
+/// # fn main() -> std::io::Result<()> {
+/// let pool = Pool::new(4)?;
+/// let mut squares = vec![0; 100_000];
+/// let Ok(sum) = pool.run(|cx| {
+///     cx.parallel_chunks(&mut squares, 10_000, |first, chunk| {
+///         chunk.iter_mut().zip(first as u64..).for_each(|(square, number)| *square = number * number);
+///     })?;
+///     let sums = cx.parallel_map(0..squares.len(), 10_000, |piece| squares[piece].iter().sum());
+///     sums.map(|sums: Vec<u64>| sums.into_iter().sum::<u64>())
+/// });
+/// assert_eq!(sum, 333_328_333_350_000);
+/// # Ok(())
+/// # }
+/// ```
+impl ParallelLoops for Context<'_> {
+    type Stop = Infallible;
+
+    fn parallel_for(
+        &self,
+        range: Range<usize>,
+        grain: usize,
+        body: impl Fn(Range<usize>) + Sync,
+    ) -> Result<(), Infallible> {
+        run_pieces(self, range, grain, &body);
+        Ok(())
+    }
+}
+
+/// Runs the pieces of the range, in halves that another thread may take.
+fn run_pieces<F: Fn(Range<usize>) + Sync>(
+    cx: &Context<'_>,
+    range: Range<usize>,
+    grain: usize,
+    body: &F,
+) {
+    match halves(&range, grain) {
+        Some((left, right)) => {
+            cx.join(
+                |cx| run_pieces(cx, left, grain, body),
+                |cx| run_pieces(cx, right, grain, body),
+            );
+        }
+        None if range.is_empty() => {}
+        None => body(range),
+    }
+}
+
 /// The seed of a thread's random choice of victims: a different one for each thread.
 fn seed(thread: usize) -> u64 {
     (thread as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
@@ -139,6 +194,25 @@ mod tests {
             let (left, right) = numbers.split_at(2);
             pool.run(|cx| sums = cx.join(|_| left.iter().sum(), |_| right.iter().sum()));
             assert_eq!(sums, (3, 7));
+        }
+    }
+
+    #[test]
+    fn loops_have_the_same_bits_on_any_number_of_threads() {
+        let count = if cfg!(miri) { 20 } else { 3000 };
+        let input: Vec<f64> = (0..count).map(|i| 1.0 / (1.0 + f64::from(i))).collect();
+        fn sums<L: ParallelLoops>(loops: &L, mut items: Vec<f64>) -> (Vec<f64>, f64) {
+            let Ok(total) = loops.scan(&mut items, 7, 0.0, |a, b| a + b) else { panic!("stops") };
+            (items, total)
+        }
+        let expected = sums(&crate::Sequential, input.clone());
+        assert_eq!(expected.0.last(), Some(&expected.1));
+        for threads in 1..=3 {
+            let pool = Pool::new(threads).unwrap();
+            let found = pool.run(|cx| sums(cx, input.clone()));
+            assert_eq!(found, expected);
+            let empty = pool.run(|cx| sums(cx, Vec::new()));
+            assert_eq!(empty, (Vec::new(), 0.0));
         }
     }
 

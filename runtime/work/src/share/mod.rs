@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::Epoch;
 
 mod api;
+mod cached;
 mod cell;
 mod message;
 mod shared;
@@ -31,6 +32,8 @@ pub use api::{
     Fact, FrameError, Needed, ObjectAction, ShareConfig, ShareError, ShareStats, Ticket,
     Unavailable,
 };
+pub use cached::ObjectRef;
+pub(crate) use cached::forget_kept;
 pub use cell::HeldVersions;
 pub use shared::SharedObjects;
 pub use types::{CodecError, Merged, ObjectTypes, Versioned};

@@ -4,14 +4,14 @@
 //! Encoding, decoding, applying and folding run on the thread that asks, outside the lock. Only
 //! bookkeeping happens under the lock, and merges of merged objects, which are small.
 
-use std::any::{Any, TypeId};
-use std::cell::RefCell;
+use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::cached::{self, ObjectRef, Origin};
 use super::cell::Payload;
 use super::store::{PartKey, Store, StoreAction};
 use super::types::{encode, guarded};
@@ -31,9 +31,6 @@ pub type ActionHandler = Arc<dyn Fn(ObjectAction) + Send + Sync>;
 /// The number of attempts of an update when other versions come in between.
 const UPDATE_TRIES: usize = 3;
 
-/// The number of merged values that a thread caches.
-const CACHED_MAX: usize = 8;
-
 /// One node's replica of a job's shared objects. Cheap to clone, usable from every thread.
 ///
 /// Set the membership ([`SharedObjects::view`]) before the first version is published: its epoch becomes
@@ -48,23 +45,15 @@ struct ReplicaState {
     /// Held while a version is created, so that this node's writers take turns.
     writing: Mutex<()>,
     /// Counts the changes of merged objects.
-    merges: AtomicU64,
+    merges: OwnLine<AtomicU64>,
     sent_local: AtomicU64,
     sent_wide: AtomicU64,
     handler: ActionHandler,
 }
 
-/// A cached merged value, with the count of merges at that time.
-struct CachedValue {
-    store: u64,
-    type_id: TypeId,
-    merges: u64,
-    value: Option<Arc<dyn Any + Send + Sync>>,
-}
-
-thread_local! {
-    static CACHE: RefCell<Vec<CachedValue>> = const { RefCell::new(Vec::new()) };
-}
+/// A value on cache lines of its own: writes to its neighbours do not slow its readers down.
+#[repr(align(128))]
+struct OwnLine<T>(T);
 
 impl SharedObjects {
     /// Creates an empty replica for a node of a job.
@@ -80,7 +69,7 @@ impl SharedObjects {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             store: Mutex::new(Store::new(me, job, types, config)),
             writing: Mutex::new(()),
-            merges: AtomicU64::new(0),
+            merges: OwnLine(AtomicU64::new(0)),
             sent_local: AtomicU64::new(0),
             sent_wide: AtomicU64::new(0),
             handler,
@@ -149,15 +138,29 @@ impl SharedObjects {
     }
 
     /// Returns exactly this version, if it is on this node. The first reader on a node decodes it.
-    pub fn get<V: Versioned>(&self, part: u32, version: Version) -> Option<Arc<V>> {
+    pub fn get<V: Versioned>(&self, part: u32, version: Version) -> Option<ObjectRef<V>> {
         self.try_get(part, version).ok()
     }
 
     /// As [`SharedObjects::get`], with the reason for a failure.
     ///
+    /// The first read of a version by a thread takes a lock. Later ones look the value up among
+    /// the last that the thread has read.
+    ///
     /// # Errors
-    /// `Unregistered`, `AbsentNodeInbox`, or `Value` if it does not decode.
-    pub fn try_get<V: Versioned>(&self, part: u32, version: Version) -> Result<Arc<V>, ShareError> {
+    /// `Unregistered`, `Absent`, or `Value` if it does not decode.
+    #[inline]
+    pub fn try_get<V: Versioned>(
+        &self,
+        part: u32,
+        version: Version,
+    ) -> Result<ObjectRef<V>, ShareError> {
+        let find = || self.find(part, version).map(Some);
+        let found = cached::read(self.0.id, Origin::Version(part, version), find)?;
+        Ok(found.unwrap_or_else(|| unreachable!("a version has a value")))
+    }
+
+    fn find<V: Versioned>(&self, part: u32, version: Version) -> Result<Arc<V>, ShareError> {
         let slot = self.slot::<V>(part)?;
         let (cell, chain, segment) = {
             let store = self.store();
@@ -188,40 +191,17 @@ impl SharedObjects {
         self.with(|store, _| store.merge(object, Arc::new(value)))
     }
 
-    /// The merge of all values received so far; `None` without any. While nothing changes it takes
-    /// no lock: an atomic load, a lookup in this thread's cache and a clone of an `Arc` (some 20
-    /// ns).
-    pub fn merged<M: Merged>(&self) -> Option<Arc<M>> {
-        let type_id = TypeId::of::<M>();
+    /// The merge of all values received so far; `None` without any. While nothing changes it reads
+    /// a counter, and looks the value up among the last that the thread has read.
+    #[inline]
+    pub fn merged<M: Merged>(&self) -> Option<ObjectRef<M>> {
         // Read before the value: after a change in between the next call looks it up again.
-        let merges = self.0.merges.load(Ordering::Acquire);
-        let cached = CACHE.with_borrow(|all| {
-            all.iter()
-                .find(|one| one.store == self.0.id && one.type_id == type_id)
-                .filter(|one| one.merges == merges)
-                .map(|one| one.value.clone())
-        });
-        let value = match cached {
-            Some(value) => value,
-            None => {
-                let object = self.object::<M>(M::NAME).ok()?;
-                let value = self.store().merged(object);
-                let store = self.0.id;
-                // The replaced value is dropped after the borrow of the cache: it is the user's,
-                // and its drop may call this method.
-                let _old = CACHE.with_borrow_mut(|all| {
-                    let old = all
-                        .iter()
-                        .position(|one| one.store == store && one.type_id == type_id)
-                        .or((all.len() >= CACHED_MAX).then_some(0))
-                        .map(|at| all.remove(at));
-                    all.push(CachedValue { store, type_id, merges, value: value.clone() });
-                    old
-                });
-                value
-            }
+        let merges = self.0.merges.0.load(Ordering::Acquire);
+        let find = || -> Result<_, ShareError> {
+            let object = self.object::<M>(M::NAME)?;
+            Ok(self.store().merged(object).map(typed::<M>))
         };
-        value.map(typed::<M>)
+        cached::read(self.0.id, Origin::Merges(merges), find).ok().flatten()
     }
 
     /// Waits for these versions on behalf of a task. An existing ticket of this number is replaced.
@@ -300,7 +280,7 @@ impl SharedObjects {
             let merges = store.stats.merges;
             let answer = call(&mut store, now);
             if store.stats.merges != merges {
-                self.0.merges.fetch_add(1, Ordering::Release);
+                self.0.merges.0.fetch_add(1, Ordering::Release);
             }
             (answer, store.take(now))
         };

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,13 +15,14 @@ use super::batch::Batch;
 use super::checkpoint::{Checkpoint, RootMarks};
 use super::core::tree::TaskFrame;
 use super::core::worker::{Run, TaskThread};
+use super::loops::LoopPieces;
 use super::pool::{ArrayTask, ProgressReport, SavedRoot, Waker};
 use super::registry::Registry;
 use super::task::{Halt, Outcome, Stop, Task};
 use crate::files::check_name;
 use crate::id::NodeId;
 use crate::meter::{ThreadState, UnitCounter};
-use crate::share::{Merged, Version, Versioned};
+use crate::share::{Merged, ObjectRef, Version, Versioned};
 use crate::spmd::post::Dispatcher;
 use crate::wire;
 
@@ -147,6 +149,33 @@ impl<'w> Context<'w> {
         self.check_created::<A>()?;
         self.check_created::<B>()?;
         self.0.join(Run(a), Run(b))
+    }
+
+    /// Runs two closures on threads of this node.
+    ///
+    /// # Errors
+    /// As [`Context::join`].
+    pub(super) fn join_local(
+        &self,
+        a: impl FnOnce(&Context<'_>) -> Result<(), Stop> + Send,
+        b: impl FnOnce(&Context<'_>) -> Result<(), Stop> + Send,
+    ) -> Result<(), Stop> {
+        /// Counts the join until it ends, also by a panic.
+        struct JoinCount<'a>(&'a AtomicUsize);
+        impl Drop for JoinCount<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        let joins = &self.worker().shared().local_joins;
+        joins.fetch_add(1, Ordering::Relaxed);
+        let _count = JoinCount(joins);
+        self.0.join(LoopPieces(a), LoopPieces(b)).map(|_| ())
+    }
+
+    /// The index of the next child.
+    pub(super) fn next_child(&self) -> u32 {
+        self.0.next_child()
     }
 
     /// Runs all tasks, in halves that may be stolen whole, and returns their outputs in order.
@@ -311,9 +340,12 @@ impl<'w> Context<'w> {
     /// Returns a part of a shared object in this version; present if the task declared it in
     /// `needs`.
     ///
+    /// The first read of a version by a thread takes some microseconds, a later one some 10 ns,
+    /// on any number of threads.
+    ///
     /// # Errors
     /// If it is not on this node: the message says to declare it.
-    pub fn get<V: Versioned>(&self, part: u32, version: Version) -> Result<Arc<V>, Stop> {
+    pub fn get<V: Versioned>(&self, part: u32, version: Version) -> Result<ObjectRef<V>, Stop> {
         Ok(self.observer().objects().try_get::<V>(part, version)?)
     }
 
@@ -327,7 +359,7 @@ impl<'w> Context<'w> {
     }
 
     /// The merge of all values of a merged object that have reached this node, if any.
-    pub fn merged<M: Merged>(&self) -> Option<Arc<M>> {
+    pub fn merged<M: Merged>(&self) -> Option<ObjectRef<M>> {
         self.observer().objects().merged::<M>()
     }
 

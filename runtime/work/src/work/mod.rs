@@ -60,6 +60,7 @@ mod context;
 pub(crate) mod core;
 mod engine;
 mod here;
+mod loops;
 mod metering;
 pub(crate) mod pool;
 mod recover;
@@ -83,6 +84,7 @@ pub use pool::{
 };
 pub use registry::{JobEntry, Registry, encode_job};
 pub use springtide_forkjoin::layer::thread_cpu;
+pub use springtide_forkjoin::{ParallelLoops, Sequential};
 pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};
 pub use task_job::{OUTPUT_MAX, OutputAssembler, OutputError, TaskJob};
 pub use throttle::{Throttle, ThrottledSeam};

@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -573,12 +574,13 @@ impl Pool {
     /// Requests one call of `PoolObserver::surplus` when there is work for other nodes. Returns
     /// true, without a later call, if there is some already.
     pub(crate) fn request_surplus_notice(&self) -> bool {
-        self.shared.request_surplus_notice()
+        self.shared.request_surplus_notice() && self.surplus() > 0
     }
 
     /// The approximate number of tasks that other nodes might steal.
     pub(crate) fn surplus(&self) -> usize {
-        self.shared.approximate_len()
+        let local = self.shared.local_joins.load(Ordering::Relaxed);
+        self.shared.approximate_len().saturating_sub(local)
     }
 
     /// Sets the state of the waiting threads, which tells what the node waits for.

@@ -65,6 +65,9 @@ impl PoolState {
         start: usize,
     ) -> Option<Export> {
         self.take_oldest(start, |slot| {
+            if slot.about().is_local {
+                return Offer::Refused(slot);
+            }
             let path = path_at(slot.place());
             if awaited.is_some_and(|awaited| !path.is_at_or_below(awaited)) {
                 return Offer::Refused(slot);

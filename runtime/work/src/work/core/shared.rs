@@ -3,7 +3,7 @@
 
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -89,6 +89,9 @@ pub(crate) struct PoolState {
     halted: Mutex<Vec<Weak<Base>>>,
     /// The greatest length of the paths of tasks with known results; valid with `RECOVER`.
     recover_depth: AtomicU32,
+    /// The number of unfinished joins of tasks that stay on the node: at most as many of the
+    /// queued tasks are not for other nodes.
+    pub(crate) local_joins: AtomicUsize,
     pub(crate) round: Round,
     pub(crate) observer: Arc<dyn PoolObserver>,
     pub(crate) registry: Arc<Registry>,
@@ -152,6 +155,7 @@ impl PoolState {
             halt_reason: AtomicU32::new(0),
             halted: Mutex::default(),
             recover_depth: AtomicU32::new(0),
+            local_joins: AtomicUsize::new(0),
             round: Round::default(),
             observer,
             registry,

@@ -21,7 +21,7 @@ use super::watch::WatchList;
 use crate::guard::located_panic_text;
 use crate::id::TaskPath;
 use crate::meter::{ThreadState, UnitCounter};
-use crate::share::ObjectNeed;
+use crate::share::{ObjectNeed, forget_kept};
 use crate::wire;
 use crate::work::checkpoint::RootMarks;
 use crate::work::context::Context;
@@ -44,6 +44,8 @@ pub(crate) struct TaskThread {
 pub(crate) struct TaskAbout {
     pub(crate) name: &'static str,
     pub(crate) batch: bool,
+    /// Whether the task stays on its node: it borrows from the frame of its parent.
+    pub(crate) is_local: bool,
 }
 
 /// A task as it travels between nodes.
@@ -123,6 +125,9 @@ unsafe impl ComputeThread for TaskThread {
     }
 
     fn lookup(&self, slot: HeldSlot<Self>) -> Option<HeldSlot<Self>> {
+        if slot.about().is_local {
+            return Some(slot);
+        }
         self.shared.lookup_cached(self.index(), slot)
     }
 
@@ -218,6 +223,8 @@ unsafe impl ComputeThread for TaskThread {
         if let Some(awaited) = awaited {
             let leased = awaited.lease(|key, _| key.index + 1).unwrap_or(0);
             self.data().awaits.store(leased, Ordering::Release);
+        } else {
+            forget_kept();
         }
         self.shared.observer.idle();
     }
@@ -236,7 +243,8 @@ pub(crate) struct Run<T>(pub(crate) T);
 
 impl<T: Task> Fork<TaskThread> for Run<T> {
     type Output = T::Output;
-    const ABOUT: &'static TaskAbout = &TaskAbout { name: T::NAME, batch: T::BATCH };
+    const ABOUT: &'static TaskAbout =
+        &TaskAbout { name: T::NAME, batch: T::BATCH, is_local: false };
 
     #[inline(always)]
     fn run(self, context: &Context<'_>) -> Result<T::Output, Stop> {
