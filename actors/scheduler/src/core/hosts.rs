@@ -224,6 +224,7 @@ impl SchedulerCore {
         used: NodeUse,
     ) -> BTreeSet<NodeId> {
         for (name, share) in &allocated.started {
+            self.close_account(name);
             if let Some(node) = self.nodes.get_mut(name) {
                 (node.state, node.tried, node.since) = (PoolNodeState::Starting, Some(id), None);
                 node.share = Some(share.clone());

@@ -167,6 +167,10 @@ pub(super) struct KnownCapacity {
     pub(super) whole: u32,
 }
 
+/// A node that has left a job's account: its cluster, job, use and processors, and whether the job
+/// released it voluntarily.
+type FreedNode = (ClusterId, JobId, NodeUse, u32, bool);
+
 /// The manager, and the state that was reported to it.
 #[derive(Debug)]
 pub(super) struct ManagerState {
@@ -179,6 +183,8 @@ pub(super) struct ManagerState {
     pub(super) hold_timeout: Duration,
     pub(super) jobs: BTreeMap<JobId, ManagedJob>,
     pub(super) ledger: BTreeMap<NodeId, LedgerEntry>,
+    /// Nodes that start anew for another job before the manager has learnt that they were lost.
+    closed: Vec<(NodeId, LedgerEntry)>,
     polled: BTreeMap<ClusterId, KnownCapacity>,
     next_poll: Option<Instant>,
     pub(super) histories: Histories,
@@ -199,6 +205,7 @@ impl ManagerState {
             manager: Manager::new(settings, [], now),
             jobs: BTreeMap::new(),
             ledger: BTreeMap::new(),
+            closed: Vec::new(),
             polled: BTreeMap::new(),
             next_poll: None,
             histories: Histories::default(),
@@ -592,6 +599,14 @@ impl SchedulerCore {
         booked.unwrap_or_else(|| node.processors().get())
     }
 
+    /// Removes a node that starts anew from the account of the job that it worked for before, and
+    /// remembers its processors: the manager learns that they are free at the next reconciliation.
+    pub(super) fn close_account(&mut self, id: &NodeId) {
+        if let Some(entry) = self.managing.ledger.remove(id) {
+            self.managing.closed.push((id.clone(), entry));
+        }
+    }
+
     /// Puts a node into a job's account, or changes its use there.
     pub(super) fn book_node(&mut self, id: &NodeId, job: JobId, used: NodeUse) {
         let Some(processors) = self.nodes.get(id).map(|node| self.booked_size(id, node)) else {
@@ -626,18 +641,55 @@ impl SchedulerCore {
             holds
         });
         self.managing.let_go.clear();
-        for (cluster, job, used, count, _) in &free {
-            // Claims and recruitments are reported as a whole.
-            if let (NodeUse::Claimed, Some(managed)) = (used, self.managing.jobs.get_mut(job)) {
-                *managed.lost.entry(cluster.clone()).or_default() += count;
-            }
-        }
+        free.extend(self.take_closed());
+        self.record_lost_claims(&free);
         self.reconcile_stubs(now, out);
         self.report_revocations(now, out);
         for id in self.managing.jobs.keys().copied().collect::<Vec<_>>() {
             self.gather(id, now, out);
             self.reconcile_job(id, now, out);
         }
+        // A report may close other accounts, when the manager starts one of these nodes anew.
+        while !free.is_empty() {
+            self.report_free(std::mem::take(&mut free), now, out);
+            free = self.take_closed();
+            self.record_lost_claims(&free);
+        }
+        let ledger = &self.managing.ledger;
+        let has = |id: &JobId| ledger.values().any(|entry| entry.job == *id);
+        let over = |(id, job): (&JobId, &ManagedJob)| job.stage == JobStage::Over && !has(id);
+        let over: Vec<JobId> =
+            self.managing.jobs.iter().filter(|one| over(*one)).map(|(id, _)| *id).collect();
+        for id in over {
+            if !self.restart_if_due(id, out) {
+                self.forget_managed(id);
+                out.push(SchedulerAction::Forget { job: id });
+            }
+        }
+    }
+
+    /// The entries of closed accounts.
+    fn take_closed(&mut self) -> Vec<FreedNode> {
+        let closed = std::mem::take(&mut self.managing.closed);
+        let freed = |(node, entry): (NodeId, LedgerEntry)| {
+            let cluster = self.nodes.get(&node)?.cluster.clone();
+            let LedgerEntry { job, used, processors } = entry;
+            Some((cluster, job, used, processors, false))
+        };
+        closed.into_iter().filter_map(freed).collect()
+    }
+
+    /// Records processors that starting jobs have lost: claims are reported as a whole.
+    fn record_lost_claims(&mut self, free: &[FreedNode]) {
+        for (cluster, job, used, count, _) in free {
+            if let (NodeUse::Claimed, Some(managed)) = (used, self.managing.jobs.get_mut(job)) {
+                *managed.lost.entry(cluster.clone()).or_default() += count;
+            }
+        }
+    }
+
+    /// Reports nodes that have left their jobs' accounts.
+    fn report_free(&mut self, free: Vec<FreedNode>, now: Instant, out: &mut Vec<SchedulerAction>) {
         for (cluster, job, used, count, let_go) in free {
             match used {
                 NodeUse::Claimed | NodeUse::Recruited(_) => {}
@@ -655,17 +707,6 @@ impl SchedulerCore {
                 NodeUse::Releasing => {
                     self.report(ManagerEvent::Unheld { job, cluster, count }, now, out)
                 }
-            }
-        }
-        let ledger = &self.managing.ledger;
-        let has = |id: &JobId| ledger.values().any(|entry| entry.job == *id);
-        let over = |(id, job): (&JobId, &ManagedJob)| job.stage == JobStage::Over && !has(id);
-        let over: Vec<JobId> =
-            self.managing.jobs.iter().filter(|one| over(*one)).map(|(id, _)| *id).collect();
-        for id in over {
-            if !self.restart_if_due(id, out) {
-                self.forget_managed(id);
-                out.push(SchedulerAction::Forget { job: id });
             }
         }
     }

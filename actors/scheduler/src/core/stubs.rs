@@ -316,6 +316,7 @@ impl SchedulerCore {
         let off: Vec<NodeId> = off.into_iter().filter(|id| nodes.contains(id)).collect();
         let other: Vec<NodeId> = other.into_iter().filter(|id| nodes.contains(id)).collect();
         for node in off.iter().chain(&other) {
+            self.close_account(node);
             if let Some(node) = self.nodes.get_mut(node) {
                 (node.state, node.tried, node.since) = (PoolNodeState::Starting, Some(id), None);
             }

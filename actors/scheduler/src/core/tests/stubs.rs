@@ -789,6 +789,32 @@ proptest! {
     }
 }
 
+/// A node is lost and starts anew for another job within one event: the first job's account must
+/// lose it all the same.
+#[test]
+fn node_that_starts_anew_at_once_leaves_its_old_account() {
+    let settings = ManagerSettings { approach: Approach::Waiting, ..ManagerSettings::default() };
+    let mut batch = StubBatch::new(NodeSizes::Shares, settings);
+    batch.poll(true);
+    for step in [
+        StubStep::Submit(Kind::Malleable, 2, 3),
+        StubStep::Next(0, true, 0),
+        StubStep::Next(0, true, 0),
+        StubStep::Submit(Kind::Rigid, 2, 0),
+        StubStep::Crash,
+        StubStep::Next(0, true, 0),
+        StubStep::Next(1, true, 0),
+        StubStep::Revoke(1, 1),
+        StubStep::Next(1, true, 0),
+        StubStep::Submit(Kind::Rigid, 1, 0),
+        StubStep::Lose(2),
+        StubStep::Lose(1),
+    ] {
+        batch.step(step);
+    }
+    batch.end();
+}
+
 #[test]
 fn undelivered_release_order_is_repeated() {
     let mut grid = CoreTestGrid::on_demand(2, ManagerSettings::default());
