@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr::NonNull;
 use std::sync::mpsc;
 
 use super::frame::{Place, TaskFrame};
@@ -17,22 +18,35 @@ type Panic = Box<dyn Any + Send>;
 /// A closure that starts on an empty stack.
 pub(crate) type Root = Box<dyn FnOnce(&Context<'_>) + Send>;
 
-/// A closure of a caller that waits, and the way back for its result. A drop drops the closure
-/// first, and so all that it borrows, before the caller learns that there is no result.
+/// A closure of a caller that waits, and the places where its result is put and announced.
+///
+/// Both places are on the caller's stack. The closure is taken from there and not an argument of
+/// [`run`](Self::run): while a function runs, nobody else may use what its arguments borrow, and the
+/// caller uses it once it is told.
 struct WaitedRoot<F, R> {
-    root: F,
-    sender: mpsc::Sender<Result<R, Panic>>,
+    root: NonNull<Option<F>>,
+    result: NonNull<Option<Result<R, Panic>>>,
+    sender: mpsc::Sender<()>,
 }
+
+// SAFETY: one thread at a time uses the places: the caller waits for the message, or for the drop of
+// the sender, before it reads them. The closure and its result may change threads.
+unsafe impl<F: Send, R: Send> Send for WaitedRoot<F, R> {}
 
 impl<F, R> WaitedRoot<F, R>
 where
     F: FnOnce(&Context<'_>) -> R,
 {
-    fn run(self, context: &Context<'_>) {
-        let Self { root, sender } = self;
+    /// # Safety
+    /// The places are alive, and the caller does not use them until it receives the message.
+    unsafe fn run(mut self, context: &Context<'_>) {
+        // SAFETY: by the contract.
+        let root = unsafe { self.root.as_mut() }.take().expect("a root runs once");
         let result = catch_unwind(AssertUnwindSafe(|| root(context)));
+        // SAFETY: by the contract.
+        unsafe { self.result.write(Some(result)) };
         // The receiver waits.
-        drop(sender.send(result));
+        let _ = self.sender.send(());
     }
 }
 
@@ -45,16 +59,21 @@ where
     F: FnOnce(&Context<'_>) -> R + Send,
     R: Send,
 {
+    let (mut root, mut result) = (Some(root), None);
     let (sender, receiver) = mpsc::channel();
-    let waited = WaitedRoot { root, sender };
-    let root: Box<dyn FnOnce(&Context<'_>) + Send + '_> = Box::new(move |cx| waited.run(cx));
-    // SAFETY: only the lifetime of the borrows of `root` is extended, and they end before this
-    // function returns. It returns, also by a panic, only after `recv`. `WaitedRoot::run` consumes
-    // the closure before it sends the result. Without a result, the sender is dropped after the
-    // closure, in the order of the fields.
-    let root: Root = unsafe { std::mem::transmute(root) };
-    pool.inject_root(root);
-    receiver.recv().expect("a pool's threads run every root")
+    let waited =
+        WaitedRoot { root: NonNull::from(&mut root), result: NonNull::from(&mut result), sender };
+    let run: Box<dyn FnOnce(&Context<'_>) + Send + '_> = Box::new(move |cx| {
+        // SAFETY: this function waits for the message, and does not use the places before.
+        unsafe { waited.run(cx) };
+    });
+    // SAFETY: only a lifetime is extended. The box holds pointers to this frame, which are used
+    // before the message that this function waits for. If the box is dropped without a run, nothing
+    // uses them.
+    let run: Root = unsafe { std::mem::transmute(run) };
+    pool.inject_root(run);
+    receiver.recv().expect("a pool's threads run every root");
+    result.expect("the result is written before the message")
 }
 
 /// A compute thread of a [`Pool`](crate::Pool).
