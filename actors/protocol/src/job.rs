@@ -16,7 +16,8 @@ use springtide_net::membership::View;
 use springtide_net::net::{Contact, RefuseReason};
 use springtide_remote::remote_message;
 use springtide_work::work::{
-    ArrayTask, CHECKPOINT_RATE, Failure, NodeLosses, Outcome, OutputStream, RESULTS_BYTES,
+    ArrayTask, CHECKPOINT_RATE, Failure, NodeLosses, Outcome, OutputStream, PhaseTimes,
+    RESULTS_BYTES,
 };
 
 pub use crate::names::{
@@ -459,6 +460,9 @@ pub struct JobReport {
     pub wall_s: f64,
     /// Length of each iteration, in seconds.
     pub iterations: Vec<f64>,
+    /// Phases of the iterations, as far as the last coordinator knows them.
+    #[serde(default, skip_serializing_if = "PhaseTimes::is_empty")]
+    pub phases: PhaseTimes,
     /// Reports of the clusters.
     pub clusters: BTreeMap<ClusterId, ClusterReport>,
     /// Sum over the job; its latencies cover the whole run.

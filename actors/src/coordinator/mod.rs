@@ -27,7 +27,9 @@ use springtide_runtime::meter::{Deltas, ReportTally, Statistics};
 use springtide_runtime::net::Contact;
 use springtide_runtime::processors::Processors;
 use springtide_runtime::remote::{Hub, MessageOrigin, Publication, Remote};
-use springtide_runtime::work::{Engine, NodeLosses, Outcome, ProgressReport, Registry, RootEnd};
+use springtide_runtime::work::{
+    Engine, NodeLosses, Outcome, PhaseTimes, ProgressReport, Registry, RootEnd,
+};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -185,6 +187,7 @@ pub struct Coordinator {
     report: mpsc::UnboundedSender<RootReport>,
     reports: Option<mpsc::UnboundedReceiver<RootReport>>,
     iterations: Vec<f64>,
+    phases: PhaseTimes,
     hub: Arc<Hub>,
     phase: CoordinatorPhase,
     joined: BTreeMap<ClusterId, u32>,
@@ -263,6 +266,7 @@ impl Coordinator {
             report,
             reports: Some(reports),
             iterations: Vec::new(),
+            phases: PhaseTimes::default(),
             hub,
             phase: CoordinatorPhase::Joining,
             joined: BTreeMap::new(),
@@ -787,7 +791,8 @@ impl Coordinator {
         records.extend(self.recorder.drain());
         self.notify_client(NoteKind::Events { records });
         let iterations = std::mem::take(&mut self.iterations);
-        let report = JobReport { wall_s: wall.as_secs_f64(), iterations, clusters, total };
+        let (wall_s, phases) = (wall.as_secs_f64(), std::mem::take(&mut self.phases));
+        let report = JobReport { wall_s, iterations, phases, clusters, total };
         let over =
             JobEndNotice { job, epoch: self.spec.epoch, ok: outcome.is_ok(), ended: Some(ended) };
         let epoch = Some(self.spec.epoch);
@@ -800,6 +805,7 @@ impl Coordinator {
 struct RootEndReport {
     end: RootEnd,
     iterations: Vec<f64>,
+    phases: PhaseTimes,
 }
 
 impl Message for RootEndReport {
@@ -1049,7 +1055,7 @@ impl Handler<RootEndReport> for Coordinator {
     type Result = ();
 
     fn handle(&mut self, message: RootEndReport, ctx: &mut Self::Context) {
-        self.iterations = message.iterations;
+        (self.iterations, self.phases) = (message.iterations, message.phases);
         match message.end {
             RootEnd::Ended(outcome) => self.end(outcome.map_err(JobError::Task), ctx),
             RootEnd::Stopped(left) => self.root_stopped(left, ctx),

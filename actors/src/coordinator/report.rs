@@ -4,7 +4,7 @@
 //! Independent of decisions.
 
 use springtide_runtime::remote::{Receives, Refusal, Remote, RemoteError, RemoteMessage};
-use springtide_runtime::work::ProgressReport;
+use springtide_runtime::work::{PhaseTimes, ProgressReport};
 
 use super::negotiate::{Unneeded, WantNodes};
 use super::*;
@@ -37,6 +37,8 @@ pub(super) async fn read_reports(
 ) {
     let progress = || root_progress.lock().unwrap_or_else(PoisonError::into_inner);
     let mut iterations = Vec::new();
+    // The phases of all iterations, and of the one that ends next.
+    let (mut phases, mut of_iteration) = (PhaseTimes::default(), None);
     // Iterations of former roots.
     let mut before = 0;
     let mut last_iteration = Instant::now();
@@ -51,10 +53,10 @@ pub(super) async fn read_reports(
             }
             RootReport::Note(at, note) => (at, note),
             RootReport::Ended(end) => {
-                let iterations = iterations.clone();
+                let (iterations, phases) = (iterations.clone(), phases.clone());
                 // The coordinator lives until it has reported the end. A stopped root may restart
                 // here.
-                let _ = coordinator.send(RootEndReport { end, iterations }).await;
+                let _ = coordinator.send(RootEndReport { end, iterations, phases }).await;
                 continue;
             }
         };
@@ -75,11 +77,18 @@ pub(super) async fn read_reports(
                         job,
                         iteration: index,
                         wall_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-                        detail: serde_json::Value::Null,
+                        detail: of_iteration
+                            .take()
+                            .map_or(serde_json::Value::Null, |times: PhaseTimes| times.to_json()),
                     },
                     at,
                 );
                 NoteKind::Iteration { index, seconds: took.as_secs_f64() }
+            }
+            ProgressReport::Phases(times) => {
+                phases.add(&times);
+                of_iteration = Some(times);
+                continue;
             }
             ProgressReport::Progress { done, total, what } => {
                 {

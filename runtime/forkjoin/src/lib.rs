@@ -6,6 +6,7 @@ mod pool;
 mod seam;
 
 pub use crate::core::pool::Counts;
+pub use crate::core::scatter::{collect, distribute};
 pub use loops::{ParallelLoops, Sequential};
 pub use pool::{Context, Pool};
 pub use seam::{RealSeam, Seam};

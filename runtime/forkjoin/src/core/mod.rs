@@ -20,6 +20,7 @@ pub(crate) mod leases;
 mod loom_tests;
 pub(crate) mod pool;
 pub(crate) mod precedence;
+pub(crate) mod scatter;
 pub(crate) mod scope;
 pub(crate) mod sleep;
 pub(crate) mod slot;

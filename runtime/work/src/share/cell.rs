@@ -74,6 +74,15 @@ pub(crate) fn digest(index: u32, bytes: &[u8]) -> u64 {
     state ^ (state >> 31)
 }
 
+/// The encoded whole value of a version. A node that is alone encodes it when another node needs
+/// it.
+#[derive(Clone, Debug)]
+enum WholeValue {
+    Encoded(Payload),
+    /// The value is in the cell; it is cut into segments of this length.
+    Unencoded(usize, OnceLock<Payload>),
+}
+
 /// The encoded form of a version: a whole value and the deltas since.
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {
@@ -85,19 +94,15 @@ pub(crate) struct Chain {
     pub deltas: Vec<Payload>,
 }
 
-impl Chain {
-    /// The total bytes of the deltas.
-    pub fn delta_len(&self) -> usize {
-        self.deltas.iter().map(|delta| delta.len).sum()
-    }
-}
-
 /// One version of an object part.
 pub(crate) struct Cell {
     ty: ObjectType,
     pub key: ObjectKey,
     pub version: Version,
-    chain: Chain,
+    /// The version of the whole value, the value, and the deltas since: see [`Chain`].
+    base: Version,
+    whole: WholeValue,
+    deltas: Vec<Payload>,
     /// The chain folded into a whole value of this version.
     folded: OnceLock<Payload>,
     value: OnceLock<Result<ObjectValue, CodecError>>,
@@ -108,14 +113,39 @@ pub(crate) struct Cell {
 
 impl Cell {
     pub fn whole(ty: ObjectType, key: ObjectKey, version: Version, whole: Payload) -> Self {
-        Self {
-            ty,
-            key,
-            version,
-            chain: Chain { base: version, whole, deltas: Vec::new() },
-            folded: OnceLock::new(),
-            value: OnceLock::new(),
-            previous: Weak::new(),
+        Self::new(ty, key, version, WholeValue::Encoded(whole))
+    }
+
+    /// A whole value that is encoded when another node needs it, in segments of this length.
+    pub fn unencoded(
+        (ty, key): (ObjectType, ObjectKey),
+        version: Version,
+        value: ObjectValue,
+        segment: usize,
+    ) -> Self {
+        let whole = WholeValue::Unencoded(segment, OnceLock::new());
+        Self::new(ty, key, version, whole).with_value(value)
+    }
+
+    fn new(ty: ObjectType, key: ObjectKey, version: Version, whole: WholeValue) -> Self {
+        let (folded, value, previous) = (OnceLock::new(), OnceLock::new(), Weak::new());
+        let (base, deltas) = (version, Vec::new());
+        Self { ty, key, version, base, whole, deltas, folded, value, previous }
+    }
+
+    /// The encoded whole value, encoded now if it was not before.
+    fn encoded(&self) -> &Payload {
+        match &self.whole {
+            WholeValue::Encoded(payload) => payload,
+            WholeValue::Unencoded(segment, encoded) => encoded.get_or_init(|| {
+                let bytes = self.value().and_then(|value| (self.ty.encode)(&*value));
+                let bytes = bytes.unwrap_or_else(|error| {
+                    // Who decodes it fails with the name of the object.
+                    tracing::error!(object = %self.key, %error, "a shared object is not encoded");
+                    Bytes::new()
+                });
+                Payload::cut(bytes, *segment)
+            }),
         }
     }
 
@@ -124,15 +154,9 @@ impl Cell {
         let mut chain = previous.chain();
         chain.deltas.push(delta);
         let version = Version { n: previous.version.n + 1, ..previous.version };
-        Self {
-            ty: previous.ty,
-            key: previous.key.clone(),
-            version,
-            chain,
-            folded: OnceLock::new(),
-            value: OnceLock::new(),
-            previous: Arc::downgrade(previous),
-        }
+        let whole = WholeValue::Encoded(chain.whole);
+        let cell = Self::new(previous.ty, previous.key.clone(), version, whole);
+        Self { base: chain.base, deltas: chain.deltas, previous: Arc::downgrade(previous), ..cell }
     }
 
     /// Sets the value, which the writer has already.
@@ -145,21 +169,21 @@ impl Cell {
     pub fn chain(&self) -> Chain {
         match self.folded.get() {
             Some(whole) => Chain { base: self.version, whole: whole.clone(), deltas: Vec::new() },
-            None => self.chain.clone(),
+            None => self.unfolded(),
         }
     }
 
     /// The received chain, which starts earlier than a folded one.
     pub fn unfolded(&self) -> Chain {
-        self.chain.clone()
+        Chain { base: self.base, whole: self.encoded().clone(), deltas: self.deltas.clone() }
     }
 
     /// Whether the payload contradicts this version. A whole value and a delta are not comparable,
     /// since encodings may differ.
     pub fn contradicts(&self, id: &PayloadId) -> bool {
-        let mine = match (id.delta, self.chain.deltas.last()) {
+        let mine = match (id.delta, self.deltas.last()) {
             (true, Some(delta)) => delta,
-            (false, None) => &self.chain.whole,
+            (false, None) => self.encoded(),
             _ => return false,
         };
         (mine.len as u64, mine.sum) != (id.len, id.sum)
@@ -168,9 +192,11 @@ impl Cell {
     /// Whether the deltas should be folded: there are `limit` of them, or their bytes are `times`
     /// those of the whole value.
     pub fn is_long(&self, limit: usize, times: usize) -> bool {
+        let delta_len = || self.deltas.iter().map(|delta| delta.len).sum::<usize>();
         self.folded.get().is_none()
-            && (self.chain.deltas.len() >= limit
-                || self.chain.delta_len() > times * self.chain.whole.len.max(64 << 10))
+            && !self.deltas.is_empty()
+            && (self.deltas.len() >= limit
+                || delta_len() > times * self.encoded().len.max(64 << 10))
     }
 
     /// The value, decoded by the first call.
@@ -181,7 +207,7 @@ impl Cell {
     /// Encodes the value, so that later versions and fetches need no earlier deltas. An object that
     /// cannot be encoded keeps its chain.
     pub fn fold(&self, segment: usize) {
-        if self.chain.deltas.is_empty() || self.folded.get().is_some() {
+        if self.deltas.is_empty() || self.folded.get().is_some() {
             return;
         }
         if let Ok(value) = self.value()
@@ -196,14 +222,14 @@ impl Cell {
         let ObjectKind::Versioned(apply) = self.ty.shape else {
             unreachable!("cells are made of versioned objects only")
         };
-        if let Some(last) = self.chain.deltas.last()
+        if let Some(last) = self.deltas.last()
             && let Some(previous) = self.previous.upgrade()
             && let Some(Ok(value)) = previous.value.get()
         {
             return apply(&**value, &last.joined());
         }
-        let mut value = (self.ty.decode)(&self.chain.whole.joined())?;
-        for delta in &self.chain.deltas {
+        let mut value = (self.ty.decode)(&self.encoded().joined())?;
+        for delta in &self.deltas {
             value = apply(&*value, &delta.joined())?;
         }
         Ok(value)

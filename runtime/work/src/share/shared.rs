@@ -77,10 +77,11 @@ impl SharedObjects {
     }
 
     /// Publishes the next version as a whole value and starts its broadcast. Encodes on this
-    /// thread; waits for another writer on this node, never for the network.
+    /// thread; waits for another writer on this node, never for the network. On the only node of
+    /// the job, the value is encoded when another one joins.
     ///
     /// # Errors
-    /// `Unregistered`; `Value` if it does not encode or takes more than
+    /// `Unregistered`; `Value` if it is encoded, and does not encode or takes more than
     /// [`DATA_MAX`](crate::wire::DATA_MAX) bytes.
     pub fn put<V: Versioned>(&self, part: u32, value: V) -> Result<Version, ShareError> {
         let slot = self.slot::<V>(part)?;
@@ -89,9 +90,15 @@ impl SharedObjects {
     }
 
     fn put_value<V: Versioned>(&self, slot: PartKey, value: V) -> Result<Version, ShareError> {
-        let bytes = encode(V::NAME, "value", &value)?;
-        let segment = self.store().config.segment;
-        let whole = Payload::cut(bytes, segment);
+        let (is_alone, segment) = {
+            let store = self.store();
+            (store.is_alone(), store.config.segment)
+        };
+        let whole = if is_alone {
+            None
+        } else {
+            Some(Payload::cut(encode(V::NAME, "value", &value)?, segment))
+        };
         let value = Arc::new(value);
         Ok(self.with(|store, now| store.publish_whole(slot, whole, value, now)))
     }
@@ -172,6 +179,11 @@ impl SharedObjects {
             cell.fold(segment);
         }
         Ok(value)
+    }
+
+    /// Whether no other node is a member of the job.
+    pub fn is_alone(&self) -> bool {
+        self.store().is_alone()
     }
 
     /// The newest version on this node, if any.

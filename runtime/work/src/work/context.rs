@@ -16,6 +16,7 @@ use super::checkpoint::{Checkpoint, RootMarks};
 use super::core::tree::TaskFrame;
 use super::core::worker::{Run, TaskThread};
 use super::loops::LoopPieces;
+use super::phases::PhaseClock;
 use super::pool::{ArrayTask, ProgressReport, SavedRoot, Waker};
 use super::registry::Registry;
 use super::task::{Halt, Outcome, Stop, Task};
@@ -349,6 +350,12 @@ impl<'w> Context<'w> {
         Ok(self.observer().objects().try_get::<V>(part, version)?)
     }
 
+    /// Whether no other node is a member of the job at this moment. A change of an object is then
+    /// not worth its encoding.
+    pub fn is_alone(&self) -> bool {
+        self.observer().objects().is_alone()
+    }
+
     /// Merges a value into a merged object; other nodes receive it soon.
     ///
     /// # Errors
@@ -427,6 +434,12 @@ impl<'w> Context<'w> {
 
     /// Reports the end of one iteration of the job; the runtime times them.
     pub fn iteration_done(&self) {
+        self.report(ProgressReport::Iteration);
+    }
+
+    /// Reports the end of an iteration, with the times of its phases: those since the last one.
+    pub fn iteration_done_in(&self, clock: &PhaseClock<'_, '_>) {
+        self.report(ProgressReport::Phases(clock.take()));
         self.report(ProgressReport::Iteration);
     }
 
@@ -562,6 +575,12 @@ impl<'w> Context<'w> {
     pub(crate) fn as_work<R>(&self, what: impl FnOnce() -> R) -> R {
         let _not_root = self.worker().leave_root();
         what()
+    }
+
+    /// Processor time of this node's compute threads so far; `None` in virtual time, or where the
+    /// system does not report it.
+    pub(super) fn compute_cpu(&self) -> Option<Duration> {
+        self.worker().shared().compute_cpu()
     }
 
     /// Whether computing takes time on the clock.

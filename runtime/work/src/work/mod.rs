@@ -62,6 +62,7 @@ mod engine;
 mod here;
 mod loops;
 mod metering;
+mod phases;
 pub(crate) mod pool;
 mod recover;
 mod registry;
@@ -78,13 +79,14 @@ pub use crate::checksum::{checksum, checksum_from};
 pub use checkpoint::Checkpoint;
 pub use context::{Context, STATE_ARTIFACT, Spawned};
 pub use metering::MeteringSettings;
+pub use phases::{PhaseClock, PhaseTime, PhaseTimes};
 pub use pool::{
     ArrayTask, CHECKPOINT_RATE, OutputStream, Pool, PoolConfig, PoolCounts, ProgressReport,
     RealSeam, SavedRoot, Seam, WORK_FLOOR,
 };
 pub use registry::{JobEntry, Registry, encode_job};
 pub use springtide_forkjoin::layer::thread_cpu;
-pub use springtide_forkjoin::{ParallelLoops, Sequential};
+pub use springtide_forkjoin::{ParallelLoops, Sequential, collect, distribute};
 pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};
 pub use task_job::{OUTPUT_MAX, OutputAssembler, OutputError, TaskJob};
 pub use throttle::{Throttle, ThrottledSeam};

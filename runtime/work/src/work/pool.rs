@@ -18,6 +18,7 @@ use super::core::round::RoundShare;
 use super::core::shared::{Incoming, PoolState, RootWork, TopWork};
 use super::core::tree::{Base, root_base};
 use super::core::worker::{self, DeliveredEnd, locate};
+use super::phases::PhaseTimes;
 use super::recover::{ResultLocation, RootStart, TaskIdentity};
 use super::registry::{JobEntry, Registry, RunEncoded, TaskEntry};
 use super::task::{Failure, Halt, Outcome, Stop};
@@ -62,6 +63,8 @@ pub struct ArrayTask {
 pub enum ProgressReport {
     /// An iteration has ended.
     Iteration,
+    /// The phases of the iteration that ends next.
+    Phases(PhaseTimes),
     /// The progress of the job.
     Progress {
         /// The amount done so far.
@@ -608,7 +611,7 @@ impl Pool {
     /// Processor time of the compute threads so far, summed. `None` in virtual time, where the
     /// system does not report it, and before the start or after the end of a thread.
     pub(crate) fn thread_cpu(&self) -> Option<Duration> {
-        self.shared.threads().iter().map(|thread| thread.layer.cpu.get()?.read()).sum()
+        self.shared.compute_cpu()
     }
 
     /// Each thread's state.

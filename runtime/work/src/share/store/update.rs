@@ -61,19 +61,30 @@ pub(super) fn items(cell: &Cell, have: u64) -> Vec<UpdatePayload> {
 }
 
 impl Store {
-    /// Publishes a whole value as the next version.
+    /// Publishes a whole value as the next version. Without its encoded form, which a node that is
+    /// alone does not need, it is encoded when another node needs it.
     pub fn publish_whole(
         &mut self,
         slot: PartKey,
-        whole: Payload,
+        whole: Option<Payload>,
         value: ObjectValue,
         now: Instant,
     ) -> Version {
         let epoch = self.view.epoch;
         let last = self.newest(slot).map(|cell| cell.version).filter(|v| v.epoch == epoch);
         let version = Version { epoch, n: last.map_or(0, |version| version.n) + 1 };
-        let cell = Cell::whole(self.types[slot.object], self.key(slot), version, whole.clone());
-        self.publish(slot, cell.with_value(value), item(version, false, whole), now);
+        let (ty, key) = (self.types[slot.object], self.key(slot));
+        let is_needed = whole.is_some() || !self.is_alone();
+        let cell = match whole {
+            Some(whole) => Cell::whole(ty, key, version, whole).with_value(value),
+            None => Cell::unencoded((ty, key), version, value, self.config.segment),
+        };
+        if is_needed {
+            let whole = cell.chain().whole;
+            self.publish(slot, cell, item(version, false, whole), now);
+        } else {
+            self.publish_here(slot, cell, (false, 0), now);
+        }
         version
     }
 
@@ -97,7 +108,31 @@ impl Store {
         Some(version)
     }
 
+    /// Whether no other node is a member of the job.
+    pub fn is_alone(&self) -> bool {
+        self.view.members.len() <= 1
+    }
+
     fn publish(&mut self, slot: PartKey, cell: Cell, item: UpdatePayload, now: Instant) {
+        let version = cell.version;
+        self.publish_here(slot, cell, (item.0.delta, item.0.len), now);
+        let relays: Vec<NodeId> =
+            plan::other_relays(&self.view, self.cluster.as_ref()).into_iter().cloned().collect();
+        let near = self.neighbours();
+        let groups = plan::groups(&near, self.config.flat, self.config.fanout);
+        self.note_sent(slot, version, &relays, &groups, now);
+        self.spread(slot, &[item], &relays, &groups, 0);
+    }
+
+    /// Makes a version present on this node, published as a delta or a whole value of this length;
+    /// 0 if it is not encoded.
+    fn publish_here(
+        &mut self,
+        slot: PartKey,
+        cell: Cell,
+        (delta, bytes): (bool, u64),
+        now: Instant,
+    ) {
         let version = cell.version;
         let part = self.parts.entry(slot).or_default();
         part.writer = true;
@@ -107,17 +142,11 @@ impl Store {
         self.out.push(StoreAction::Event(Fact::Published {
             key: self.key(slot),
             version,
-            delta: item.0.delta,
-            bytes: item.0.len,
+            delta,
+            bytes,
         }));
         self.hold(slot, Arc::new(cell), None, now);
         self.prune(slot);
-        let relays: Vec<NodeId> =
-            plan::other_relays(&self.view, self.cluster.as_ref()).into_iter().cloned().collect();
-        let near = self.neighbours();
-        let groups = plan::groups(&near, self.config.flat, self.config.fanout);
-        self.note_sent(slot, version, &relays, &groups, now);
-        self.spread(slot, &[item], &relays, &groups, 0);
     }
 
     /// Sends payloads segment by segment: to relays of other clusters first, since their path is

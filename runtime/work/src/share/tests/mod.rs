@@ -488,6 +488,32 @@ fn exactly_the_named_version_or_nothing() {
     });
 }
 
+/// A node that is alone encodes nothing. A node that joins later gets the versions all the same,
+/// whole and by changes that follow.
+#[test]
+fn versions_of_a_lonely_node_are_encoded_for_one_that_joins() {
+    virtually(async {
+        let mut grid = ObjectGrid::new(1, 1, 5, small(), CALM);
+        let a = node(0, 0);
+        assert!(grid.at(&a).is_alone());
+        grid.on(&a, |s| s.put(0, blob(300, 1))).unwrap();
+        let alone = grid.on(&a, |s| s.put(0, blob(300, 2))).unwrap();
+        for cluster in [0, 1] {
+            grid.add(cluster, 7);
+            grid.announce();
+            assert!(!grid.at(&a).is_alone());
+            let b = node(cluster, 7);
+            grid.need(&b, 1, &need(alone));
+            grid.run(LONG).await;
+            assert_eq!(*grid.at(&b).get::<Blob>(0, alone).unwrap(), blob(300, 2));
+        }
+        let next = grid.on(&a, |s| s.update::<Blob>(0, (0, 1, 1))).unwrap();
+        grid.run(LONG).await;
+        let expected = grid.at(&a).get::<Blob>(0, next).unwrap().share();
+        assert_eq!(*grid.at(&node(1, 7)).get::<Blob>(0, next).unwrap(), *expected);
+    });
+}
+
 #[test]
 fn unread_deltas_are_folded() {
     virtually(async {

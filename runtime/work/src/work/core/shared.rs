@@ -288,6 +288,11 @@ impl PoolState {
         None
     }
 
+    /// As [`Pool::thread_cpu`](crate::work::pool::Pool::thread_cpu).
+    pub(crate) fn compute_cpu(&self) -> Option<Duration> {
+        self.threads().iter().map(|thread| thread.layer.cpu.get()?.read()).sum()
+    }
+
     // --- signals ---
 
     /// Handles the signals that a join saw: wakes sleepers, and returns the reason if the task must
