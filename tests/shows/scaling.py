@@ -1,65 +1,95 @@
-"""Show: the speed-up of Barnes-Hut from one node to 4 clusters of 2 nodes, with one thread each, on this
-machine. Measures replicated bodies and domains.
+"""Show: how Barnes-Hut scales on this machine, over the threads of a node, nodes and clusters.
 
-    python3 tests/shows/scaling.py target/release/springtide DIR [--bodies N] [--share S] [--rounds N]
-        [--only WHICH]
+    python3 tests/shows/scaling.py target/release/springtide DIR [--bodies N] [--steps N] [--dt T]
+        [--shapes 1x1@1,1x1@2,1x2@1] [--which replicated,domains] [--rounds N] [--share S]
 
-The show creates DIR and takes about ten minutes. Each thread gets a share of a core, like a thread on
-a separate machine. The shares must fit: on two cores, eight threads of 0.2 leave a fifth for all
-else. Links are those of loopback. The first step is not counted, because it includes the start of the
-run. Uses only Python's standard library.
+A shape CxN@T has C clusters of N nodes of T threads. All runs alternate, round by round. The script
+prints, for each distribution and shape, the median time of a step, the speed-up over the best
+one-thread time of any distribution, the processor time of a step over that of one thread of the
+same distribution, and the part of the time that ran on one thread. Then it prints the phases of a
+step. The checksum must be the same for all shapes of a distribution.
+
+With `--share`, each thread gets that part of a core, like a thread on a separate machine; the
+shares must fit on this machine. Links are those of loopback. The first step is not counted, since
+it includes the start of the run. Uses only Python's standard library.
 """
 
 import argparse
 import json
+import re
 import statistics
 import sys
 
 from grid import Grid
 
-ONE = [("ams", 1)]
-WHICH = ("replicated", "domains")
-EIGHT = [("ams", 2), ("bud", 2), ("cre", 2), ("del", 2)]
+NAMES = ("ams", "bud", "cre", "del", "ely", "fez", "gao", "hue")
+BAD = "a shape is CxN@T, for instance 2x3@1"
 
 
-def steps(options, name, clusters, which):
-    lines = f"[work]\nshare = {options.share}\nthreads = 1\n"
-    with Grid(options.binary, f"{options.dir}/{name}", clusters, lines) as grid:
+def shape(text):
+    found = re.fullmatch(r"(\d+)x(\d+)@(\d+)", text)
+    if not found or int(found[1]) > len(NAMES):
+        raise argparse.ArgumentTypeError(BAD)
+    return tuple(int(number) for number in found.groups())
+
+
+def measure(options, name, which, clusters, nodes, threads):
+    """The checksum, the seconds of each step but the first, and the report of the run."""
+    share = f"share = {options.share}\n" if options.share else ""
+    lines = f"[work]\nthreads = {threads}\n{share}"
+    with Grid(options.binary, f"{options.dir}/{name}", [(c, nodes) for c in NAMES[:clusters]], lines) as grid:
+        grid.say = lambda _: None
         job = grid.run(
             "barnes-hut", "--model", "plummer", "--bodies", options.bodies, "--steps", options.steps, "--force-error", "1e-3",
-            "--dt", 1 / 1024, "--distribution", which, "--mode", "static", "--checkpoint-every", 0,
+            "--dt", options.dt, "--distribution", which, "--mode", "static", "--checkpoint-every", 0,
         )
         job.wait(1800)
         if job.returncode:
             sys.exit(grid.text("job.err"))
-        result = json.loads(grid.text("job.out"))
-        return result["checksum"], result["iterations"][1:]
+        report = json.loads(grid.text("job.out"))
+    return report["checksum"], report["iterations"][1:], report
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary")
     parser.add_argument("dir")
-    parser.add_argument("--bodies", type=int, default=100_000)
+    parser.add_argument("--bodies", type=int, default=1_000_000)
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--share", type=float, default=0.2)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", choices=WHICH)
+    parser.add_argument("--dt", type=float, default=1 / 64)
+    parser.add_argument("--share", type=float)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--which", default="replicated,domains")
+    parser.add_argument("--shapes", default="1x1@1,1x1@2,1x2@1")
     options = parser.parse_args()
-    print("bodies      round   one node   eight nodes   efficiency   by means   (seconds a step, medians)")
-    for which in [options.only] if options.only else WHICH:
-        found = []
-        for number in range(options.rounds):
-            (sum_one, one), (sum_eight, eight) = (
-                steps(options, f"{which}-{number}-{len(clusters)}", clusters, which) for clusters in (ONE, EIGHT)
-            )
-            if sum_one != sum_eight:
-                sys.exit(f"checksums differ: {sum_one} and {sum_eight}")
-            by_means = statistics.mean(one) / statistics.mean(eight) / 8
-            one, eight = statistics.median(one), statistics.median(eight)
-            found.append(one / eight / 8)
-            print(f"{which:10}  {number:5}   {one:8.3f}   {eight:11.3f}   {found[-1]:10.2f}   {by_means:8.2f}", flush=True)
-        print(f"{which:10}  median {statistics.median(found):.2f}", flush=True)
+    shapes = [shape(text) for text in options.shapes.split(",")]
+    which = options.which.split(",")
+    if (1, 1, 1) not in shapes:
+        sys.exit("the shapes need 1x1@1, which all others are compared with")
+    steps, cpus, sums, phases = {}, {}, {}, {}
+    for number in range(options.rounds):
+        for of in which:
+            for place in shapes:
+                name = "{}-{}-{}x{}x{}".format(number, of, *place)
+                checksum, seconds, report = measure(options, name, of, *place)
+                if sums.setdefault(of, checksum) != checksum:
+                    sys.exit(f"{of}: checksums differ: {sums[of]} and {checksum}")
+                steps.setdefault((of, place), []).extend(seconds)
+                cpus.setdefault((of, place), []).append(report["cpu_s"])
+                phases[of, place] = report.get("phases")
+    best = min(statistics.median(steps[of, (1, 1, 1)]) for of in which)
+    print("distribution  shape     s a step   speed-up   CPU over one thread's   on one thread")
+    for (of, place), seconds in steps.items():
+        step = statistics.median(seconds)
+        cpu = statistics.median(cpus[of, place]) / statistics.median(cpus[of, (1, 1, 1)])
+        serial = phases[of, place]
+        serial = f"{100 * serial['serial_share']:12.1f} %" if serial else "not measured"
+        print("{:12}  {}x{}@{:<4}  {:9.3f}  {:9.2f}  {:22.2f}   {}".format(of, *place, step, best / step, cpu, serial))
+    for (of, place), times in phases.items():
+        if times:
+            count = options.steps
+            parts = (f"{name} {1000 * t['wall_s'] / count:.0f} ({1000 * t['serial_s'] / count:.0f})" for name, t in times.items() if name != "serial_share")
+            print("{} {}x{}@{}, ms a step, in brackets on one thread: {}".format(of, *place, ", ".join(parts)))
 
 
 main()

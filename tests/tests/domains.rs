@@ -33,7 +33,7 @@ fn job(order: CellExpansion, steps: u64) -> BarnesHut {
         group: 8,
         leaf: 4,
         order,
-        rekey_every: 5,
+        rekey_every: Some(5),
         cell_error: Some(if order == CellExpansion::Mono { 1e-2 } else { 1e-3 }),
         distribution: Distribution::Domains,
         ..BarnesHut::default()

@@ -91,6 +91,24 @@ fn every_job_gives_the_answer_of_a_run_alone() {
     same_as_alone(job::<BarnesHut>(&["--bodies", "3000", "--steps", "3", "--grain", "64"]));
 }
 
+#[test]
+fn positions_are_broadcast_as_changes() {
+    let run = |broadcast: &str| {
+        let options =
+            ["--bodies", "2000", "--steps", "20", "--grain", "64", "--broadcast", broadcast];
+        run(&two_by_two(1), job::<BarnesHut>(&options))
+    };
+    let (whole, changes) = (run("whole"), run("changes"));
+    let checksum = |run: &RunOutcome| run.outcome.as_ref().expect("no failure").checksum;
+    assert_eq!(checksum(&changes), checksum(&whole));
+    let broadcast = changes.said.iter().find_map(|text| text.strip_prefix("broadcast: "));
+    let (bytes, rest) = broadcast.expect("others were there").split_once(' ').expect("words");
+    assert_eq!(rest, "bytes a body in each of 21 versions");
+    // The first broadcast has 12.
+    let bytes: f64 = bytes.parse().expect("a number");
+    assert!(bytes < 7.8, "{bytes}");
+}
+
 fn efficiency(clusters: &[u32], policy: StealPolicy, seed: u64) -> f64 {
     let shape = VirtualGridConfig { policy, ..VirtualGridConfig::of(clusters, 1, seed) };
     let job = Modelled { rounds: 3, leaves: 2048, leaf_us: 14_000 };

@@ -10,6 +10,7 @@
 use std::time::Instant;
 
 use springtide_barnes_hut::delta::{self, BEFORE, PositionFrame};
+use springtide_barnes_hut::loops::OneThread;
 use springtide_barnes_hut::options::{BarnesHut, Model};
 use springtide_barnes_hut::shared::Setup;
 use springtide_barnes_hut::simulate;
@@ -39,7 +40,7 @@ fn run(model: Model, count: usize) -> Vec<PositionFrame> {
     let mut frames = Vec::new();
     let steps = (STEPS + BEFORE) as u64;
     simulate::run(bodies, &setup, job.time_step(), steps, |simulation, _| {
-        frames.push(simulation.positions().frame().clone());
+        frames.push(simulation.positions(&OneThread).expect("bodies stay finite").frame().clone());
     })
     .expect("bodies of the models stay within the range of numbers");
     frames

@@ -61,19 +61,6 @@ impl Bodies {
         0.5 * self.mass.iter().zip(&self.velocity).map(twice).sum::<f64>()
     }
 
-    /// The sum of mass times position x velocity, about the origin.
-    pub fn angular_momentum(&self) -> AngularMomentum {
-        let mut turning = AngularMomentum::default();
-        for ((m, x), v) in self.mass.iter().zip(&self.position).zip(&self.velocity) {
-            let each = turning_of(*m, x, v);
-            for (sum, each) in turning.sum.iter_mut().zip(each) {
-                *sum += each;
-            }
-            turning.magnitudes += length(each);
-        }
-        turning
-    }
-
     /// Moves and boosts all bodies so that the centre of mass rests at the origin. Bodies without
     /// mass are not changed.
     pub fn centre(&mut self) {
@@ -127,6 +114,39 @@ pub struct AngularMomentum {
     pub sum: [f64; 3],
     /// The sum of the magnitudes of each body's.
     pub magnitudes: f64,
+}
+
+/// Sums over the motion of bodies.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Motion {
+    /// The sum of mass times velocity squared.
+    pub twice_kinetic: f64,
+    /// The sum of mass times velocity.
+    pub momentum: [f64; 3],
+    /// The angular momentum.
+    pub turning: AngularMomentum,
+}
+
+impl Motion {
+    /// Adds a body.
+    pub(crate) fn add_body(&mut self, mass: f64, x: &[f64; 3], v: &[f64; 3]) {
+        let sum = turning_of(mass, x, v);
+        self.add(&Self {
+            twice_kinetic: mass * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2]),
+            momentum: v.map(|v| mass * v),
+            turning: AngularMomentum { sum, magnitudes: length(sum) },
+        });
+    }
+
+    /// Adds the sums over other bodies.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.twice_kinetic += other.twice_kinetic;
+        for axis in 0..3 {
+            self.momentum[axis] += other.momentum[axis];
+            self.turning.sum[axis] += other.turning.sum[axis];
+        }
+        self.turning.magnitudes += other.turning.magnitudes;
+    }
 }
 
 /// Mass times position x velocity.
@@ -262,7 +282,12 @@ mod tests {
         let mut bodies = two();
         assert_eq!(bodies.momentum(), [7.0, 12.0, 17.0]);
         assert_eq!(bodies.kinetic_energy(), 42.5);
-        let turning = bodies.angular_momentum();
+        let mut motion = Motion::default();
+        for body in 0..2 {
+            motion.add_body(bodies.mass[body], &bodies.position[body], &bodies.velocity[body]);
+        }
+        let Motion { momentum, twice_kinetic, turning } = motion;
+        assert_eq!((momentum, twice_kinetic), ([7.0, 12.0, 17.0], 85.0));
         // 2 (1, 2, 3) x (0.5, 0, -0.5) + 6 (-1, 0, 1) x (1, 2, 3).
         assert_eq!(turning.sum, [-14.0, 28.0, -14.0]);
         assert!((turning.magnitudes - 24f64.sqrt() - 864f64.sqrt()).abs() < 1e-12);

@@ -8,8 +8,10 @@
 //! outermost bodies would need one error for forces at both ends. This module is pure.
 
 use serde::{Deserialize, Serialize};
+use springtide_runtime::work::ParallelLoops;
 
 use crate::exact::ExactSum;
+use crate::loops::BODIES;
 use crate::shared::power_of_two_at_least;
 
 /// The approximate number of bodies in the mean.
@@ -30,9 +32,24 @@ pub(crate) struct CubeBounds {
 
 impl CubeBounds {
     /// The bounds of all bodies, in their own order.
-    pub(crate) fn of_all(position: &[[f64; 3]]) -> Self {
-        let sampled = stride(position.len()).map(|stride| position.iter().step_by(stride));
-        Self::of(position, sampled.into_iter().flatten())
+    ///
+    /// # Errors
+    /// The loops must stop.
+    pub(crate) fn of_all<L: ParallelLoops>(
+        loops: &L,
+        position: &[[f64; 3]],
+    ) -> Result<Self, L::Stop> {
+        let stride = stride(position.len());
+        let pieces = loops.parallel_map(0..position.len(), BODIES, |piece| {
+            let first = stride.map(|stride| piece.start.next_multiple_of(stride));
+            let rest = first.and_then(|first| position.get(first..piece.end)).unwrap_or_default();
+            Self::of(&position[piece], rest.iter().step_by(stride.unwrap_or(1)))
+        })?;
+        let none = Self::of(&[], std::iter::empty());
+        Ok(pieces.iter().fold(none, |mut all, piece| {
+            all.merge(piece);
+            all
+        }))
     }
 
     /// The bounds of some bodies, each with its number among all.
@@ -106,7 +123,14 @@ fn stride(all: usize) -> Option<usize> {
 mod tests {
     use proptest::prelude::*;
 
+    use springtide_runtime::work::Sequential;
+
     use super::*;
+
+    fn of_all(position: &[[f64; 3]]) -> CubeBounds {
+        let Ok(bounds) = CubeBounds::of_all(&Sequential, position);
+        bounds
+    }
 
     /// The bounds of this number of parts, merged.
     fn merged(position: &[[f64; 3]], parts: usize) -> CubeBounds {
@@ -133,7 +157,7 @@ mod tests {
             let all = if many { SAMPLE_BODIES_MIN + some.len() } else { some.len() };
             let place = |i: usize| some[i % some.len()].map(|x| (x + (i % 7) as f64) * unit);
             let position: Vec<[f64; 3]> = (0..all).map(place).collect();
-            let (centre, side) = CubeBounds::of_all(&position).cube(0.0);
+            let (centre, side) = of_all(&position).cube(0.0);
             prop_assert_eq!(merged(&position, parts).cube(0.0), (centre, side));
             for place in position {
                 prop_assert!((0..3).all(|axis| ((place[axis] - centre[axis]) / side).abs() <= 0.5));
@@ -146,21 +170,21 @@ mod tests {
     fn the_middle_is_where_most_bodies_are() {
         let mut position = vec![[1.0, 2.0, 3.0]; SAMPLE_BODIES_MIN];
         position.push([1e3, 0.0, 3.0]);
-        let (centre, side) = CubeBounds::of_all(&position).cube(0.0);
+        let (centre, side) = of_all(&position).cube(0.0);
         assert!((centre[0] - 1.0).abs() < 0.2 && (centre[1] - 2.0).abs() < 0.2, "{centre:?}");
         assert_eq!((centre[2], side), (3.0, 2048.0));
         // For few bodies it lies between them.
         let few = [position[0], position[SAMPLE_BODIES_MIN]];
-        assert_eq!(CubeBounds::of_all(&few).cube(0.0), ([500.5, 1.0, 3.0], 1024.0));
+        assert_eq!(of_all(&few).cube(0.0), ([500.5, 1.0, 3.0], 1024.0));
     }
 
     #[test]
     fn every_set_of_bodies_has_a_cube() {
-        assert_eq!(CubeBounds::of_all(&[]).cube(0.0), ([0.0; 3], 1.0));
-        assert_eq!(CubeBounds::of_all(&[[5.0; 3]; 4]).cube(0.0), ([5.0; 3], 1.0));
+        assert_eq!(of_all(&[]).cube(0.0), ([0.0; 3], 1.0));
+        assert_eq!(of_all(&[[5.0; 3]; 4]).cube(0.0), ([5.0; 3], 1.0));
         let huge = vec![[1.7e308; 3]; SAMPLE_BODIES_MIN];
-        assert_eq!(CubeBounds::of_all(&huge).cube(0.0), ([1.7e308; 3], 1.0));
-        let (centre, side) = CubeBounds::of_all(&[[1e200; 3], [-1e200, 0.0, 1e-200]]).cube(0.0);
+        assert_eq!(of_all(&huge).cube(0.0), ([1.7e308; 3], 1.0));
+        let (centre, side) = of_all(&[[1e200; 3], [-1e200, 0.0, 1e-200]]).cube(0.0);
         assert!(centre.iter().all(|x| x.is_finite()) && side >= 2e200 && side.is_finite());
     }
 }

@@ -104,7 +104,7 @@ pub enum Malformed {
 }
 
 /// The number of bytes of a body.
-const BODY: usize = 12;
+pub(crate) const BODY: usize = 12;
 /// The number of values that are forecast together, for whole bodies: large enough for efficient
 /// loops, and small enough for the innermost cache.
 const CHUNK: usize = 3 * 256;

@@ -15,7 +15,7 @@ use serde_bytes::ByteBuf;
 use springtide_runtime::malleable;
 use springtide_runtime::share::{ObjectNeed, Version, Versioned};
 use springtide_runtime::work::{
-    Checkpoint, Context, InputError, Job, Outcome, Registry, Stop, Task,
+    Checkpoint, Context, InputError, Job, Outcome, PhaseClock, Registry, Stop, Task,
 };
 
 use crate::bodies::Bodies;
@@ -27,6 +27,7 @@ use crate::picture::Camera;
 use crate::rungs::Rungs;
 use crate::shared::{Positions, PositionsChange, Setup};
 use crate::simulate::{self, InitialQuantities, Simulation, StepReport};
+use crate::tree::TreeRoom;
 use crate::{calibrate, check, forces, gadget, generate, read, write};
 
 use substep::Substep;
@@ -283,9 +284,10 @@ impl Publisher {
 
     /// Publishes the next positions, as a change of the last ones or whole.
     ///
-    /// The change is used if the last version still exists and the change is shorter.
+    /// The change is used if there are other nodes, the last version still exists and the change is
+    /// shorter.
     fn publish(&mut self, cx: &Context, next: Positions) -> Result<Version, Stop> {
-        let last = self.last.filter(|_| self.how == Broadcast::Changes);
+        let last = self.last.filter(|_| self.how == Broadcast::Changes && !cx.is_alone());
         let last = last.and_then(|version| cx.get::<Positions>(0, version).ok());
         let (version, bytes) = match last.and_then(|last| last.change_to(&next)) {
             Some(change) => {
@@ -298,15 +300,20 @@ impl Publisher {
             }
         };
         self.last = Some(version);
-        self.versions += 1;
-        self.bytes += bytes as u64;
+        if !cx.is_alone() {
+            self.versions += 1;
+            self.bytes += bytes as u64;
+        }
         Ok(version)
     }
 
-    fn line(&self, bodies: usize) -> String {
+    /// A line about the versions that other nodes received, if there were any.
+    fn line(&self, bodies: usize) -> Option<String> {
         let all = self.versions * bodies as u64;
         let each = self.bytes as f64 / all.max(1) as f64;
-        format!("broadcast: {each:.1} bytes a body in each of {} versions", self.versions)
+        let versions = self.versions;
+        let line = || format!("broadcast: {each:.1} bytes a body in each of {versions} versions");
+        (versions > 0).then(line)
     }
 }
 
@@ -349,18 +356,24 @@ impl BarnesHut {
         }
         let setup = cx.put(0, setup)?;
         let mut publisher = Publisher::new(self.broadcast);
+        let (clock, mut room) = (PhaseClock::start(cx), TreeRoom::default());
         loop {
-            let positions = publisher.publish(cx, simulation.positions())?;
+            let next = simulation.positions(&clock)?;
+            clock.lap("integrate");
+            let positions = publisher.publish(cx, next)?;
+            clock.lap("exchange");
             if !simulation.wants_all() {
-                self.substep(cx, &mut simulation, setup, positions)?;
-                simulation.advance()?;
+                self.substep(cx, (&clock, &mut room), &mut simulation, setup, positions)?;
+                simulation.advance(&clock)?;
                 continue;
             }
-            let mut report = self.forces(cx, &mut simulation, setup, positions)?;
+            let mut report =
+                self.forces(cx, (&clock, &mut room), &mut simulation, setup, positions)?;
             let step = report.step;
             if due(self.check_forces, step) {
                 report.force_error = self.force_error(cx, &simulation, setup, positions)?;
             }
+            clock.lap("integrate");
             history.push(report);
             let (bodies, time) = (simulation.bodies(), simulation.time());
             artefacts(self, &camera, bodies, (step, time), |name, bytes| {
@@ -368,17 +381,20 @@ impl BarnesHut {
                 Ok(())
             })?;
             cx.report_text(line(&report));
+            clock.lap("other");
             if step > 0 {
-                cx.iteration_done();
+                cx.iteration_done_in(&clock);
                 cx.progress(step, self.steps, "steps");
             }
             if step >= self.steps {
                 if step > 0 {
-                    cx.report_text(publisher.line(simulation.bodies().len()));
+                    let line = publisher.line(simulation.bodies().len());
+                    line.into_iter().for_each(|line| cx.report_text(line));
                 }
                 return Ok(outcome(simulation.bodies(), &history));
             }
-            simulation.advance()?;
+            simulation.advance(&clock)?;
+            clock.lap("integrate");
             // After the drift the accelerations are used up and need not be saved.
             let wanted = self.checkpoint_every > 0 && cx.checkpoint_wanted();
             if step > 0 && (wanted || due(self.checkpoint_every, step)) {
@@ -398,39 +414,45 @@ impl BarnesHut {
     fn forces(
         &self,
         cx: &Context,
+        (clock, room): (&PhaseClock<'_, '_>, &mut TreeRoom),
         simulation: &mut Simulation,
         setup: Version,
         positions: Version,
     ) -> Result<StepReport, Stop> {
         let shared = cx.get::<Positions>(0, positions)?;
-        let tree = shared.tree(&*cx.get::<Setup>(0, setup)?)?;
+        let constants = cx.get::<Setup>(0, setup)?;
+        let tree = shared.build_tree(clock, &constants, room, &mut |stage| clock.lap(stage))?;
         let last_group = u32::try_from(tree.groups())?;
         let bodies = u32::try_from(tree.bodies(0..tree.groups()).len())?;
         let grain = self.grain;
         let task = Forces { first_group: 0, last_group, bodies, grain, setup, positions };
-        let pieces = cx.call(task)?.0;
+        let pieces = clock.call(task)?.0;
+        clock.lap("forces");
         let pieces = pieces.iter().map(|piece| piece.as_slice()).collect();
-        Ok(simulation.accept(&shared, &simulate::Forces { tree, pieces })?)
+        simulation.accept(clock, &shared, &simulate::Forces { tree, pieces })
     }
 
     /// Computes the forces on the bodies whose steps end within a base step.
     fn substep(
         &self,
         cx: &Context,
+        (clock, room): (&PhaseClock<'_, '_>, &mut TreeRoom),
         simulation: &mut Simulation,
         setup: Version,
         positions: Version,
     ) -> Result<(), Stop> {
         let shared = cx.get::<Positions>(0, positions)?;
-        let tree = shared.tree(&*cx.get::<Setup>(0, setup)?)?;
+        let constants = cx.get::<Setup>(0, setup)?;
+        let tree = shared.build_tree(clock, &constants, room, &mut |stage| clock.lap(stage))?;
         let groups = simulation.active_groups(tree);
         let each = |group: &u32| tree.bodies(*group as usize..*group as usize + 1).len();
         let bodies = u32::try_from(groups.iter().map(each).sum::<usize>())?;
         let grain = self.grain;
         let task = Substep { groups: groups.clone(), bodies, grain, setup, positions };
-        let pieces = cx.call(task)?.0;
+        let pieces = clock.call(task)?.0;
+        clock.lap("forces");
         let pieces = pieces.iter().map(|piece| piece.as_slice()).collect();
-        Ok(simulation.accept_some(&shared, &groups, &simulate::Forces { tree, pieces })?)
+        simulation.accept_some(clock, &shared, &groups, &simulate::Forces { tree, pieces })
     }
 
     /// Computes the error of the forces at these positions, by a sample of the bodies.

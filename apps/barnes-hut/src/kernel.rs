@@ -52,7 +52,7 @@ pub(crate) type Lanes = [[f32; LANES]; 3];
 /// A far cell: place and mass, and second moments (xx, yy, zz, xy, xz, yz) with half their trace.
 ///
 /// All except the place contain powers of [`ROOT_LEAD`] and small factors, as [`quads`] needs them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Quad {
     at: [f32; 3],
     mass: f32,

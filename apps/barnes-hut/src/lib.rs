@@ -29,6 +29,7 @@ pub mod generate;
 pub mod history;
 pub mod job;
 mod kernel;
+pub mod loops;
 pub mod options;
 mod partial;
 pub mod picture;

@@ -142,11 +142,11 @@ pub struct BarnesHut {
     #[serde(default)]
     pub distribution: Distribution,
 
-    /// With --distribution domains: sort bodies into cells every K steps; in between, cells keep
-    /// their bodies. 0: at the start alone
-    #[arg(long, value_name = "K", default_value_t = 8)]
+    /// With --distribution domains: sort bodies into cells every K steps, instead of when they have
+    /// moved; in between, cells keep their bodies. 0: at the start alone
+    #[arg(long, value_name = "K")]
     #[serde(default)]
-    pub rekey_every: u64,
+    pub rekey_every: Option<u64>,
 
     /// With --distribution domains: sum up energies and momenta every K steps, and after the last;
     /// the root waits for all sums

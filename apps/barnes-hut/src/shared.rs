@@ -11,12 +11,14 @@ use std::sync::OnceLock;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use springtide_runtime::work::{ParallelLoops, Sequential, collect};
 
 use crate::bodies::Bodies;
 use crate::bounds::CubeBounds;
-use crate::delta::{self, BEFORE, Delta, Malformed, PositionFrame};
+use crate::delta::{self, BEFORE, BODY, Delta, Malformed, PositionFrame};
+use crate::loops::BODIES;
 use crate::options::CellExpansion;
-use crate::tree::BodyTree;
+use crate::tree::{BodyTree, TreeRoom};
 
 /// The constants of a run: the computation of forces, and the masses. Published once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -89,6 +91,12 @@ impl Setup {
         self.len() == 0
     }
 
+    /// A body's mass in mass units.
+    #[inline]
+    pub(crate) fn mass(&self, body: usize) -> f32 {
+        float(&self.masses[4 * body..4 * body + 4])
+    }
+
     /// The mass of each body in mass units.
     pub(crate) fn masses(&self) -> impl ExactSizeIterator<Item = f32> + '_ {
         self.masses.chunks_exact(4).map(float)
@@ -151,20 +159,32 @@ pub enum TreeError {
 const MOST_CHANGED: usize = 25_000_000;
 
 impl Positions {
-    /// Rounds positions to single precision within a box around the middle of the bodies.
+    /// Rounds positions to single precision within a box around the middle of the bodies, on this
+    /// thread.
     ///
     /// The side is at least a millionth of the softening length; smaller distances do not change
     /// forces.
     pub fn new(position: &[[f64; 3]], softening: f64) -> Self {
-        let (centre, side) = CubeBounds::of_all(position).cube(softening);
-        let mut inside = Vec::with_capacity(position.len() * 12);
-        for p in position {
-            for axis in 0..3 {
-                let rounded = ((p[axis] - centre[axis]) / side) as f32;
-                inside.extend_from_slice(&rounded.to_le_bytes());
-            }
-        }
-        Self::at(PositionFrame { centre, side, inside: inside.into() }, Vec::new())
+        let Ok(positions) = Self::rounded(&Sequential, position, softening);
+        positions
+    }
+
+    /// As [`Positions::new`], with these loops.
+    ///
+    /// # Errors
+    /// The loops must stop.
+    pub fn rounded<L: ParallelLoops>(
+        loops: &L,
+        position: &[[f64; 3]],
+        softening: f64,
+    ) -> Result<Self, L::Stop> {
+        let (centre, side) = CubeBounds::of_all(loops, position)?.cube(softening);
+        let inside: Vec<[[u8; 4]; 3]> = collect(loops, position.len(), BODIES, |body| {
+            let place = &position[body];
+            [0, 1, 2].map(|axis| (((place[axis] - centre[axis]) / side) as f32).to_le_bytes())
+        })?;
+        let inside = inside.into_flattened().into_flattened().into();
+        Ok(Self::at(PositionFrame { centre, side, inside }, Vec::new()))
     }
 
     fn at(frame: PositionFrame, before: Vec<PositionFrame>) -> Self {
@@ -241,13 +261,20 @@ impl Positions {
         self.places().collect()
     }
 
+    /// A body's position in sides from the middle of the box.
+    #[inline]
+    pub(crate) fn place(&self, body: usize) -> [f32; 3] {
+        let bytes = &self.frame.inside[BODY * body..BODY * (body + 1)];
+        [0, 4, 8].map(|at| float(&bytes[at..at + 4]))
+    }
+
     /// Iterates over each body's position in sides from the middle of the box.
     pub(crate) fn places(&self) -> impl ExactSizeIterator<Item = [f32; 3]> + '_ {
         let place = |bytes: &[u8]| [0, 4, 8].map(|at| float(&bytes[at..at + 4]));
-        self.frame.inside.chunks_exact(12).map(place)
+        self.frame.inside.chunks_exact(BODY).map(place)
     }
 
-    /// The tree over these positions, built at the first call.
+    /// The tree over these positions, built at the first call, on the calling thread.
     ///
     /// It is a pure function of the two objects, so each node has the same. A job has one setup, so
     /// the first result holds for all calls.
@@ -256,13 +283,42 @@ impl Positions {
     /// [`TreeError`] if the setup is for another number of bodies, or the positions could not be
     /// decoded.
     pub fn tree(&self, setup: &Setup) -> Result<&BodyTree, TreeError> {
+        self.check(setup)?;
+        Ok(self.tree.get_or_init(|| BodyTree::build(self, setup)))
+    }
+
+    /// Builds the tree with these loops, unless there is one, and calls `lap` with the name of each
+    /// stage at its end.
+    ///
+    /// # Errors
+    /// As [`Positions::tree`], or the loops must stop.
+    pub(crate) fn build_tree<L>(
+        &self,
+        loops: &L,
+        setup: &Setup,
+        room: &mut TreeRoom,
+        lap: &mut dyn FnMut(&'static str),
+    ) -> Result<&BodyTree, L::Stop>
+    where
+        L: ParallelLoops,
+        L::Stop: From<TreeError>,
+    {
+        self.check(setup)?;
+        if let Some(tree) = self.tree.get() {
+            return Ok(tree);
+        }
+        let tree = BodyTree::build_in_stages(loops, self, setup, room, lap)?;
+        Ok(self.tree.get_or_init(|| tree))
+    }
+
+    fn check(&self, setup: &Setup) -> Result<(), TreeError> {
         if let Some(why) = self.broken {
             return Err(why.into());
         }
         if self.len() != setup.len() {
             return Err(TreeError::Mismatch { positions: self.len(), masses: setup.len() });
         }
-        Ok(self.tree.get_or_init(|| BodyTree::build(self, setup)))
+        Ok(())
     }
 }
 
@@ -282,6 +338,7 @@ mod tests {
     use springtide_runtime::wire::{decode_payload, encode_payload};
 
     use super::*;
+    use crate::loops::OneThread;
     use crate::options::{BarnesHut, Model};
     use crate::{generate, simulate};
 
@@ -326,7 +383,7 @@ mod tests {
         let setup = Setup::new(&bodies, job.accuracy());
         let mut all = Vec::new();
         simulate::run(bodies, &setup, job.time_step(), steps, |simulation, _| {
-            all.push(simulation.positions());
+            all.push(simulation.positions(&OneThread).unwrap());
         })
         .unwrap();
         (setup, all)

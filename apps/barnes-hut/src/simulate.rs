@@ -5,11 +5,14 @@
 //! forces are computed. Source of the scheme (kick, drift, kick): for example J. S. Stadel, PhD
 //! thesis, Univ. of Washington (2001), section 3.6. With block time steps: [`crate::rungs`].
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use serde::{Deserialize, Serialize};
 
-use crate::bodies::{Bodies, length};
+use crate::bodies::{Bodies, Motion, first_not_finite, length};
 use crate::check::{self, ForceError};
 use crate::forces::{self, BYTES_A_BODY};
+use crate::loops::{BODIES, Loops, OneThread};
 use crate::rungs::Rungs;
 use crate::shared::{Positions, Setup};
 use crate::tree::BodyTree;
@@ -89,6 +92,16 @@ pub struct Simulation {
     rungs: Option<Rungs>,
     /// Forces computed since the base step began.
     forces: u64,
+    room: AcceptRoom,
+}
+
+/// Memory in which each step's forces are accepted.
+#[derive(Debug, Default)]
+struct AcceptRoom {
+    /// The rows of all pieces side by side, so that they are found by their index.
+    rows: Vec<[u8; BYTES_A_BODY]>,
+    /// The index of each body in the tree's order.
+    places: Vec<AtomicU32>,
 }
 
 /// The reason why a simulation cannot start or continue.
@@ -145,6 +158,7 @@ impl Simulation {
             report,
             rungs: None,
             forces: 0,
+            room: AcceptRoom::default(),
         }
     }
 
@@ -193,8 +207,11 @@ impl Simulation {
     }
 
     /// The positions whose forces are needed, rounded as they are shared.
-    pub fn positions(&self) -> Positions {
-        Positions::new(&self.bodies.position, self.softening)
+    ///
+    /// # Errors
+    /// The loops must stop.
+    pub fn positions<L: Loops>(&self, loops: &L) -> Result<Positions, L::Stop> {
+        Positions::rounded(loops, &self.bodies.position, self.softening)
     }
 
     /// Whether the forces on all bodies are needed now, by [`Simulation::accept`].
@@ -217,25 +234,44 @@ impl Simulation {
     /// next forces.
     ///
     /// # Errors
-    /// [`SimulationError::NotFinite`].
-    /// [`SimulationError::NotFinite`].
-    pub fn advance(&mut self) -> Result<(), SimulationError> {
-        if self.wants_all() {
+    /// [`SimulationError::NotFinite`], or the loops must stop.
+    pub fn advance<L: Loops>(&mut self, loops: &L) -> Result<(), L::Stop> {
+        let begins = self.wants_all();
+        if begins {
             self.report.step += 1;
             self.forces = 0;
             if let Some(rungs) = &mut self.rungs {
                 rungs.begin();
             }
-            self.begin_steps();
+            self.choose_rungs();
         }
-        let part = self.rungs.as_mut().map_or(1.0, Rungs::advance);
-        let time = part * self.dt;
-        for (x, v) in self.bodies.position.iter_mut().zip(&self.bodies.velocity) {
-            for axis in 0..3 {
-                x[axis] += v[axis] * time;
+        let Self { bodies, acceleration, dt, rungs, .. } = self;
+        let dt = *dt;
+        let time = rungs.as_mut().map_or(1.0, Rungs::advance) * dt;
+        let part = |body: usize| rungs.as_ref().map_or(1.0, |rungs| rungs.part(body));
+        let Bodies { position, velocity, .. } = bodies;
+        let mut chunks: Vec<_> = position
+            .chunks_mut(BODIES)
+            .zip(velocity.chunks_mut(BODIES))
+            .map(|(position, velocity)| (position, velocity, None))
+            .collect();
+        loops.parallel_chunks(&mut chunks, 1, |chunk, chunks| {
+            let first = chunk * BODIES;
+            for (position, velocity, not_finite) in chunks {
+                for (at, (x, v)) in position.iter_mut().zip(&mut **velocity).enumerate() {
+                    if begins {
+                        kick(v, &acceleration[first + at], half(part(first + at), dt));
+                    }
+                    for axis in 0..3 {
+                        x[axis] += v[axis] * time;
+                    }
+                }
+                *not_finite = first_not_finite(position, velocity).map(|at| first + at);
             }
-        }
-        self.check()
+        })?;
+        let found = chunks.iter().find_map(|(.., not_finite)| *not_finite);
+        self.check(found)?;
+        Ok(())
     }
 
     /// Accepts the forces on all bodies at these positions, and completes the step by the other
@@ -244,24 +280,18 @@ impl Simulation {
     /// There is no kick before the first step.
     ///
     /// # Errors
-    /// [`SimulationError::WrongForces`], [`SimulationError::NotFinite`].
-    pub fn accept(
+    /// [`SimulationError::WrongForces`], [`SimulationError::NotFinite`], or the loops must stop.
+    pub fn accept<L: Loops>(
         &mut self,
+        loops: &L,
         at: &Positions,
         forces: &Forces,
-    ) -> Result<StepReport, SimulationError> {
-        let mut twice_potential = 0.0;
-        self.take(at, forces, 0..forces.tree.groups(), |mass, potential| {
-            twice_potential += mass * potential;
-        })?;
-        if self.report.step > 0 {
-            self.kick();
-        }
-        self.check()?;
-        let turning = self.bodies.angular_momentum();
-        self.report.kinetic = self.bodies.kinetic_energy();
+    ) -> Result<StepReport, L::Stop> {
+        let (twice_potential, motion) = self.take_all(loops, at, forces)?;
+        let Motion { twice_kinetic, momentum, turning } = motion;
+        self.report.kinetic = 0.5 * twice_kinetic;
         self.report.potential = 0.5 * twice_potential;
-        self.report.momentum = self.bodies.momentum();
+        self.report.momentum = momentum;
         self.report.angular_momentum = turning.sum;
         self.report.forces = self.forces;
         let energy = self.report.energy();
@@ -283,17 +313,25 @@ impl Simulation {
     /// next.
     ///
     /// # Errors
-    /// [`SimulationError::WrongForces`], [`SimulationError::NotFinite`].
-    pub fn accept_some(
+    /// [`SimulationError::WrongForces`], [`SimulationError::NotFinite`], or the loops must stop.
+    pub fn accept_some<L: Loops>(
         &mut self,
+        loops: &L,
         at: &Positions,
         groups: &[u32],
         forces: &Forces,
-    ) -> Result<(), SimulationError> {
-        self.take(at, forces, groups.iter().map(|group| *group as usize), |_, _| ())?;
-        self.kick();
-        self.begin_steps();
-        self.check()
+    ) -> Result<(), L::Stop> {
+        self.take_some(at, forces, groups)?;
+        self.kick_active(loops)?;
+        self.choose_rungs();
+        self.kick_active(loops)?;
+        let Bodies { position, velocity, .. } = &self.bodies;
+        let found = loops.parallel_map(0..position.len(), BODIES, |piece| {
+            let found = first_not_finite(&position[piece.clone()], &velocity[piece.clone()]);
+            found.map(|body| piece.start + body)
+        })?;
+        self.check(found.into_iter().flatten().next())?;
+        Ok(())
     }
 
     /// The error of the last forces; `exact` has those on the bodies of the sample, in
@@ -316,43 +354,119 @@ impl Simulation {
         &self.bodies
     }
 
-    /// Stores the accelerations of the bodies of these groups; calls `each` with the mass and the
-    /// potential of each body.
-    fn take(
+    /// Stores the accelerations of all bodies, and ends their steps. Returns the sum of mass times
+    /// potential, and the sums over their motion.
+    fn take_all<L: Loops>(
+        &mut self,
+        loops: &L,
+        at: &Positions,
+        forces: &Forces,
+    ) -> Result<(f64, Motion), L::Stop> {
+        let order = forces.tree.order();
+        forces.check(order.len(), self.bodies.len())?;
+        let [acceleration_unit, potential_unit] = self.units(at);
+        let AcceptRoom { rows, places } = &mut self.room;
+        rows.resize(order.len(), [0; BYTES_A_BODY]);
+        places.resize_with(order.len(), AtomicU32::default);
+        let mut rest = &mut rows[..];
+        let mut copies = Vec::with_capacity(forces.pieces.len());
+        for piece in &forces.pieces {
+            let (of_piece, _) = piece.as_chunks::<BYTES_A_BODY>();
+            let to = rest.split_off_mut(..of_piece.len());
+            copies.push((of_piece, to.expect("the pieces have a row for each body")));
+        }
+        loops.parallel_chunks(&mut copies, 1, |_, copies| {
+            copies.iter_mut().for_each(|(from, to)| to.copy_from_slice(from));
+        })?;
+        let (rows, places) = (&*rows, &*places);
+        loops.parallel_for(0..order.len(), BODIES, |piece| {
+            for (body, at) in order[piece.clone()].iter().zip(piece) {
+                places[*body as usize].store(at as u32, Ordering::Relaxed);
+            }
+        })?;
+        /// The sums over the bodies of a chunk.
+        #[derive(Default)]
+        struct ChunkSums {
+            twice_potential: f64,
+            motion: Motion,
+            not_finite: Option<usize>,
+        }
+        let (ends, dt, rungs) = (self.report.step > 0, self.dt, &self.rungs);
+        let part = |body: usize| rungs.as_ref().map_or(1.0, |rungs| rungs.part(body));
+        let Bodies { position, velocity, mass, .. } = &mut self.bodies;
+        let (position, mass) = (&*position, &*mass);
+        let mut chunks: Vec<_> = self
+            .acceleration
+            .chunks_mut(BODIES)
+            .zip(velocity.chunks_mut(BODIES))
+            .map(|(acceleration, velocity)| (acceleration, velocity, ChunkSums::default()))
+            .collect();
+        loops.parallel_chunks(&mut chunks, 1, |chunk, chunks| {
+            for (acceleration, velocity, sums) in chunks {
+                let first = chunk * BODIES;
+                for (at, (a, v)) in acceleration.iter_mut().zip(&mut **velocity).enumerate() {
+                    let body = first + at;
+                    let place = places[body].load(Ordering::Relaxed);
+                    let [x, y, z, potential] = forces::row(&rows[place as usize]);
+                    *a = [x, y, z].map(|pull| pull * acceleration_unit);
+                    if ends {
+                        kick(v, a, half(part(body), dt));
+                    }
+                    sums.twice_potential += mass[body] * (potential * potential_unit);
+                    sums.motion.add_body(mass[body], &position[body], v);
+                }
+                let found = first_not_finite(&position[first..][..velocity.len()], velocity);
+                sums.not_finite = found.map(|at| first + at);
+            }
+        })?;
+        let (mut twice_potential, mut motion, mut found) = (0.0, Motion::default(), None);
+        for (.., sums) in &chunks {
+            twice_potential += sums.twice_potential;
+            motion.add(&sums.motion);
+            found = found.or(sums.not_finite);
+        }
+        self.forces += order.len() as u64;
+        self.check(found)?;
+        Ok((twice_potential, motion))
+    }
+
+    /// Stores the accelerations of the bodies of these groups.
+    fn take_some(
         &mut self,
         at: &Positions,
         forces: &Forces,
-        groups: impl Iterator<Item = usize> + Clone,
-        mut each: impl FnMut(f64, f64),
+        groups: &[u32],
     ) -> Result<(), SimulationError> {
         let tree = forces.tree;
-        let order = |group: usize| &tree.order()[tree.bodies(group..group + 1)];
-        let due: usize = groups.clone().map(|group| order(group).len()).sum();
-        let expected = due * BYTES_A_BODY;
-        let got = forces.pieces.iter().map(|piece| piece.len()).sum();
-        if got != expected || tree.order().len() != self.bodies.len() {
-            return Err(SimulationError::WrongForces { expected, got });
-        }
-        // From units of the box to the user's: powers of two, so exact.
-        let potential_unit = self.mass_unit / at.side();
-        let acceleration_unit = potential_unit / at.side();
+        let order = |group: &u32| {
+            let group = *group as usize;
+            &tree.order()[tree.bodies(group..group + 1)]
+        };
+        let due: usize = groups.iter().map(|group| order(group).len()).sum();
+        forces.check(due, self.bodies.len())?;
+        let [acceleration_unit, _] = self.units(at);
         let rows = forces.pieces.iter().flat_map(|piece| piece.chunks_exact(BYTES_A_BODY));
-        for (row, &body) in rows.zip(groups.flat_map(order)) {
-            let [x, y, z, potential] = forces::row(row);
-            let body = body as usize;
-            self.acceleration[body] = [x, y, z].map(|pull| pull * acceleration_unit);
-            each(self.bodies.mass[body], potential * potential_unit);
+        for (row, &body) in rows.zip(groups.iter().flat_map(order)) {
+            let [x, y, z, _] = forces::row(row);
+            self.acceleration[body as usize] = [x, y, z].map(|pull| pull * acceleration_unit);
         }
         self.forces += due as u64;
         Ok(())
+    }
+
+    /// The user's units of acceleration and potential for those of the box: powers of two, so
+    /// products are exact.
+    fn units(&self, at: &Positions) -> [f64; 2] {
+        let potential = self.mass_unit / at.side();
+        [potential / at.side(), potential]
     }
 
     fn is_active(&self, body: usize) -> bool {
         self.rungs.as_ref().is_none_or(|rungs| rungs.is_active(body))
     }
 
-    /// Ends the steps that end now, chooses the next ones, and does half of each kick.
-    fn begin_steps(&mut self) {
+    /// Chooses the next step of each body whose step ends now.
+    fn choose_rungs(&mut self) {
         if let Some(rungs) = &mut self.rungs {
             for (body, a) in self.acceleration.iter().enumerate() {
                 if rungs.is_active(body) {
@@ -361,30 +475,48 @@ impl Simulation {
                 }
             }
         }
-        self.kick();
     }
 
-    /// Half of a kick for each body whose step begins or ends now.
-    fn kick(&mut self) {
-        let Self { bodies, acceleration, dt, rungs, .. } = self;
-        for (body, (v, a)) in bodies.velocity.iter_mut().zip(acceleration).enumerate() {
-            let part = match rungs {
-                Some(rungs) if rungs.is_active(body) => rungs.part(body),
-                Some(_) => continue,
-                None => 1.0,
-            };
-            let half = 0.5 * (part * *dt);
-            for axis in 0..3 {
-                v[axis] += a[axis] * half;
+    /// Half of a kick for each body whose step begins or ends now, with block time steps.
+    fn kick_active<L: Loops>(&mut self, loops: &L) -> Result<(), L::Stop> {
+        let Self { bodies, acceleration, dt, rungs: Some(rungs), .. } = self else { return Ok(()) };
+        loops.parallel_chunks(&mut bodies.velocity, BODIES, |first, velocity| {
+            for (body, v) in (first..).zip(velocity) {
+                if rungs.is_active(body) {
+                    kick(v, &acceleration[body], half(rungs.part(body), *dt));
+                }
             }
-        }
+        })
     }
 
-    fn check(&self) -> Result<(), SimulationError> {
-        match self.bodies.first_not_finite() {
-            Some(body) => Err(SimulationError::NotFinite { step: self.report.step, body }),
-            None => Ok(()),
+    /// Returns an error if there is a body without finite numbers.
+    fn check(&self, not_finite: Option<usize>) -> Result<(), SimulationError> {
+        let step = self.report.step;
+        not_finite.map_or(Ok(()), |body| Err(SimulationError::NotFinite { step, body }))
+    }
+}
+
+/// Half of a body's step, which is this part of the base step.
+fn half(part: f64, base: f64) -> f64 {
+    0.5 * (part * base)
+}
+
+fn kick(velocity: &mut [f64; 3], acceleration: &[f64; 3], time: f64) {
+    for axis in 0..3 {
+        velocity[axis] += acceleration[axis] * time;
+    }
+}
+
+impl Forces<'_> {
+    /// Checks that there are rows for this number of bodies, and a tree of all.
+    fn check(&self, due: usize, bodies: usize) -> Result<(), SimulationError> {
+        let expected = due * BYTES_A_BODY;
+        let got = self.pieces.iter().map(|piece| piece.len()).sum();
+        let whole = self.pieces.iter().all(|piece| piece.len().is_multiple_of(BYTES_A_BODY));
+        if got == expected && whole && self.tree.order().len() == bodies {
+            return Ok(());
         }
+        Err(SimulationError::WrongForces { expected, got })
     }
 }
 
@@ -432,11 +564,12 @@ pub fn run_simulation(
     mut each: impl FnMut(&Simulation, &StepReport),
 ) -> Result<Bodies, SimulationError> {
     loop {
-        let positions = simulation.positions();
+        let positions = simulation.positions(&OneThread)?;
         let tree = positions.tree(setup).expect("the setup was made from these bodies");
         if simulation.wants_all() {
             let bytes = crate::forces::all(tree);
-            let report = simulation.accept(&positions, &Forces { tree, pieces: vec![&bytes] })?;
+            let forces = Forces { tree, pieces: vec![&bytes] };
+            let report = simulation.accept(&OneThread, &positions, &forces)?;
             each(&simulation, &report);
             if report.step >= steps {
                 return Ok(simulation.bodies);
@@ -444,9 +577,10 @@ pub fn run_simulation(
         } else {
             let groups = simulation.active_groups(tree);
             let bytes = accelerations(tree, &groups);
-            simulation.accept_some(&positions, &groups, &Forces { tree, pieces: vec![&bytes] })?;
+            let forces = Forces { tree, pieces: vec![&bytes] };
+            simulation.accept_some(&OneThread, &positions, &groups, &forces)?;
         }
-        simulation.advance()?;
+        simulation.advance(&OneThread)?;
     }
 }
 
@@ -528,7 +662,7 @@ mod tests {
         let mut simulation = Simulation::new(bodies, &setup, 1e100);
         simulation.dt = 1e300;
         assert_eq!(
-            simulation.advance().unwrap_err().to_string(),
+            simulation.advance(&OneThread).unwrap_err().to_string(),
             "step 1: body 1 has left the range of numbers; a smaller --dt or a larger \
              --softening may help"
         );
@@ -539,16 +673,18 @@ mod tests {
         let setup = |bodies: &Bodies| Setup::new(bodies, accuracy(0.7, 0.05));
         let bodies = generate::galaxies(300, 4);
         let forces = |simulation: &mut Simulation, setup: &Setup| {
-            let positions = simulation.positions();
+            let positions = simulation.positions(&OneThread).unwrap();
             let tree = positions.tree(setup).unwrap();
             let bytes = crate::forces::all(tree);
-            simulation.accept(&positions, &Forces { tree, pieces: vec![&bytes] }).unwrap()
+            simulation
+                .accept(&OneThread, &positions, &Forces { tree, pieces: vec![&bytes] })
+                .unwrap()
         };
         let first = setup(&bodies);
         let mut whole = Simulation::new(bodies, &first, 0.1);
         forces(&mut whole, &first);
         for step in 1..=6 {
-            whole.advance().unwrap();
+            whole.advance(&OneThread).unwrap();
             let there = whole.bodies().clone();
             // The setup depends on constants alone.
             let again = setup(&there);
@@ -621,14 +757,14 @@ mod tests {
         let bodies = generate::plummer(10, 1);
         let setup = Setup::new(&bodies, accuracy(0.5, 0.0));
         let mut simulation = Simulation::new(bodies, &setup, 0.1);
-        let positions = simulation.positions();
+        let positions = simulation.positions(&OneThread).unwrap();
         let tree = positions.tree(&setup).unwrap();
         let forces = Forces { tree, pieces: vec![&[0; 16][..]; 9] };
         assert!(matches!(
-            simulation.accept(&positions, &forces),
+            simulation.accept(&OneThread, &positions, &forces),
             Err(SimulationError::WrongForces { expected: 160, got: 144 })
         ));
         let other = Setup::new(&generate::plummer(11, 1), accuracy(0.5, 0.0));
-        assert!(simulation.positions().tree(&other).is_err());
+        assert!(simulation.positions(&OneThread).unwrap().tree(&other).is_err());
     }
 }

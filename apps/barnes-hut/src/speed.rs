@@ -3,11 +3,13 @@
 //!
 //! Forces come from [`crate::forces`]; this module adds nothing to them and uses no clock.
 
+use springtide_runtime::work::Sequential;
+
 use crate::forces::Lists;
 use crate::kernel::{Kernel, LANES, Quad, Rule};
 use crate::options::CellExpansion;
 use crate::shared::{Positions, Setup};
-use crate::tree::BodyTree;
+use crate::tree::{BodyTree, TreeRoom};
 
 /// Interactions of all bodies: the number of pairs of a body and a list's entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,7 +24,9 @@ pub struct Interactions {
 
 /// Builds a tree and drops it; calls `lap` with each stage's name at its end.
 pub fn tree(positions: &Positions, setup: &Setup, lap: &mut dyn FnMut(&'static str)) -> BodyTree {
-    BodyTree::build_in_stages(positions, setup, lap)
+    let mut room = TreeRoom::default();
+    let Ok(tree) = BodyTree::build_in_stages(&Sequential, positions, setup, &mut room, lap);
+    tree
 }
 
 /// Makes the lists of all groups without computing forces.

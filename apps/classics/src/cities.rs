@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Cities, numbered from 0, as a matrix of distances.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Map {
     distances: Vec<Vec<u32>>,
 }

@@ -7,8 +7,8 @@ use std::fmt::Write;
 use serde_json::{Map, Value, json};
 use springtide_actors::job::{JobEndReport, JobError, JobReport};
 use springtide_runtime::meter::{Histogram, Histograms, Statistics, StealCounts, ThreadState};
-use springtide_runtime::work::Outcome;
 use springtide_runtime::work::solo::SoloReport;
+use springtide_runtime::work::{Outcome, PhaseTime, PhaseTimes};
 
 use crate::exit::Exit;
 use crate::format::{SCHEMA, many, micros, number, seconds, size};
@@ -76,9 +76,9 @@ impl RunEnd {
     }
 
     /// The end of a run without a grid.
-    pub fn solo(job: &str, solo: SoloReport, iterations: Vec<f64>) -> Self {
-        let mut report =
-            JobReport { wall_s: solo.wall.as_secs_f64(), iterations, ..JobReport::default() };
+    pub fn solo(job: &str, solo: SoloReport, iterations: Vec<f64>, phases: PhaseTimes) -> Self {
+        let wall_s = solo.wall.as_secs_f64();
+        let mut report = JobReport { wall_s, iterations, phases, ..JobReport::default() };
         let total = &mut report.total;
         total.threads = 1;
         total.counters.tasks.spawned = solo.counts.spawned;
@@ -157,6 +157,9 @@ impl RunEnd {
         }
         if report.iterations.len() > 1 {
             line("iterations", &iterations(&report.iterations));
+        }
+        if !report.phases.is_empty() {
+            line("phases", &phases(&report.phases));
         }
         line("checksum", &checksum(outcome.checksum));
         let mut first = true;
@@ -323,6 +326,9 @@ fn figures(report: &JobReport) -> Value {
             "max_us": latencies.join_delay.max_us(),
         },
     });
+    if !report.phases.is_empty() {
+        object["phases"] = report.phases.to_json();
+    }
     if let (Some(cpu_s), Some(object)) = (cpu_s(total), object.as_object_mut()) {
         object.insert("cpu_s".to_owned(), json!(cpu_s));
     }
@@ -389,6 +395,15 @@ fn flat(value: &Value) -> Vec<(String, String)> {
     let mut out = Vec::new();
     walk("", value, &mut out);
     out
+}
+
+/// Each phase's part of the time, and the part that ran on one thread.
+fn phases(times: &PhaseTimes) -> String {
+    let wall: f64 = times.0.iter().map(|phase| phase.wall_s).sum();
+    let part = |seconds: f64| if wall > 0.0 { 100.0 * seconds / wall } else { 0.0 };
+    let phase = |phase: &PhaseTime| format!("{} {:.1} %", phase.name, part(phase.wall_s));
+    let all: Vec<String> = times.0.iter().map(phase).collect();
+    format!("{}; {:.1} % ran on one thread", all.join(", "), 100.0 * times.serial_share())
 }
 
 fn iterations(all: &[f64]) -> String {

@@ -152,7 +152,7 @@ pub fn scaling(args: &ScalingArgs) -> Result<(), Failed> {
         steps: args.steps,
         force_error: Some(args.force_error),
         dt: Some(args.dt),
-        rekey_every: args.rekey_every,
+        rekey_every: Some(args.rekey_every),
         report_every: args.rekey_every.max(1),
         checkpoint_every: 0,
         loaded: Some(sample.clone()),

@@ -3,6 +3,9 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use springtide_runtime::work::Sequential;
+
+use super::interval::{motion, next_sort};
 use super::rekey::inside;
 use super::state::{Common, Domain};
 use crate::bodies::Bodies;
@@ -39,7 +42,8 @@ impl Begin {
 
     fn new(job: &BarnesHut, bodies: Bodies) -> Self {
         let setup = Setup::new(&bodies, job.accuracy()).with_error(job.cell_error);
-        let (centre, side) = CubeBounds::of_all(&bodies.position).cube(setup.softening);
+        let Ok(bounds) = CubeBounds::of_all(&Sequential, &bodies.position);
+        let (centre, side) = bounds.cube(setup.softening);
         let key = |place| morton(inside(place, centre, side));
         let keys = sorted_pairs(&bodies.position.iter().map(key).collect::<Vec<_>>());
         let common = Common {
@@ -49,8 +53,12 @@ impl Begin {
             bodies: bodies.len() as u64,
             second: bodies.second as u64,
             infos: blocks(&keys, &setup, 1.0),
+            sorted_again: 0,
         };
-        Self { bodies, common, keys }
+        let velocity: Vec<_> = keys.iter().map(|(_, i)| bodies.velocity[*i as usize]).collect();
+        let moved = motion(&common.infos, &velocity, (side, job.time_step()), &setup);
+        let sorted_again = next_sort(job, 0, moved, common.bodies);
+        Self { bodies, common: Common { sorted_again, ..common }, keys }
     }
 
     /// The bodies of these blocks.

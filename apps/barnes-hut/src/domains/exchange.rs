@@ -9,7 +9,7 @@ use springtide_runtime::work::Stop;
 use super::layout::Layout;
 use super::near::{Message, Near};
 use super::state::{Common, Domain};
-use super::{ALL, Domains, GRANT, TELL, Units, drifted, next_place};
+use super::{ALL, Domains, GRANT, TELL, Units, ahead, drifted, next_place};
 use crate::partial::most_bodies;
 use crate::shared::Setup;
 
@@ -53,7 +53,7 @@ impl Domains {
             numbers += near.hear_from_all(other, &told[layout.ranks()[other] as usize])?;
         }
         self.spend(near, [numbers, 0, 0], comm)?;
-        if self.foretells(step) {
+        if self.foretells(common, step) {
             let expected = |i: usize| {
                 // As if the next forces were the last ones.
                 let dt = self.job.time_step();
@@ -87,16 +87,16 @@ impl Domains {
     /// Says where own bodies will be before they are sorted anew, if that was not said in this step.
     pub(super) fn look_ahead(&self, near: &mut Near, state: (&Common, &Domain), step: u64) {
         let (common, domain) = state;
-        let (units, ahead) = (Units::of(common), self.ahead(step));
+        let (units, ahead) = (Units::of(common), ahead(&self.job, common, step));
         let moving = domain.position.iter().zip(&domain.velocity);
         near.look_ahead(moving.map(|(x, v)| units.inside(&drifted(x, v, ahead))));
     }
 
     /// Whether in this step sums are foretold of the next.
-    pub(super) fn foretells(&self, step: u64) -> bool {
+    pub(super) fn foretells(&self, common: &Common, step: u64) -> bool {
         // A leaf could be larger than a block.
         let is_leaf_small = self.job.leaf as usize <= most_bodies(self.job.group);
-        is_leaf_small && self.keeps_cells(step)
+        is_leaf_small && self.keeps_cells(common, step)
     }
 
     /// Hears what is due of this step, all of it (`waits`) or what is here, and strikes out those that have nothing more

@@ -13,6 +13,7 @@
 
 mod begin;
 mod exchange;
+mod interval;
 mod layout;
 mod measure;
 mod near;
@@ -146,17 +147,8 @@ impl Domains {
     }
 
     /// Whether there is a step after this one, with the same bodies in each cell.
-    fn keeps_cells(&self, step: u64) -> bool {
-        step > 0 && step < self.job.steps && !due(self.job.rekey_every, step + 1)
-    }
-
-    /// How long cells keep their bodies after this step, or for how long it is worth to look ahead.
-    fn ahead(&self, step: u64) -> f64 {
-        let steps = match self.job.rekey_every {
-            0 => FORESIGHT,
-            every => (every - step % every).min(FORESIGHT),
-        };
-        self.job.time_step() * steps as f64
+    fn keeps_cells(&self, common: &Common, step: u64) -> bool {
+        step > 0 && step < self.job.steps && common.sorted_again > step + 1
     }
 
     /// The forces on the domain's bodies where they are now, in this step; returns the potential of each. Called by all at once.
@@ -180,8 +172,9 @@ impl Domains {
         let is_told = near.begin(foretold);
         let mut late = self.meet(near, (common, domain), is_told, step, layout, comm)?;
         // Those whose next places others are told of while the rest is computed.
-        let early =
-            |near: &Near| if self.keeps_cells(step) { near.seen_afar(&setup) } else { Vec::new() };
+        let early = |near: &Near| {
+            if self.keeps_cells(common, step) { near.seen_afar(&setup) } else { Vec::new() }
+        };
         let mut first = early(near);
         let blocks = near.blocks().to_vec();
         let mut felt = vec![Vec::new(); blocks.len()];
@@ -247,7 +240,7 @@ impl Domains {
                 let groups = tree.groups_of(blocks[block].clone());
                 costs[block] = self.of_block(comm, tree, &mut lists, groups, &mut felt[block])?;
                 // Others wait for what this process passes on.
-                if self.foretells(step) {
+                if self.foretells(common, step) {
                     comm.is_share_ready(ALL)?;
                 }
                 if !waits {
@@ -432,10 +425,10 @@ impl Program for Domains {
             *x = drifted(x, v, dt);
         }
         check(&state.domain, step)?;
-        if due(self.job.rekey_every, step) {
+        if step >= state.common.sorted_again {
             let setup = self.setup(&state.common);
             self.model(comm, |costs| costs.key * state.domain.len() as f64)?;
-            rekey(state, self.ahead(step), layout, comm, &setup)?;
+            rekey(state, (&self.job, step), layout, comm, &setup)?;
         }
         let potential = self.forces(state, step, layout, comm)?;
         kick(&mut state.domain, 0.5 * dt);
@@ -483,6 +476,12 @@ impl Program for Domains {
             _ => Strategy::Keep,
         }
     }
+}
+
+/// The time after this step in which cells keep their bodies, as far as it is worth to look ahead.
+fn ahead(job: &BarnesHut, common: &Common, step: u64) -> f64 {
+    let steps = common.sorted_again.saturating_sub(step).clamp(1, FORESIGHT);
+    job.time_step() * steps as f64
 }
 
 /// The box, and its units: powers of two of the user's, so that nothing is rounded between them.
@@ -594,7 +593,7 @@ mod tests {
             steps: 5,
             group: 16,
             leaf: 8,
-            rekey_every: 2,
+            rekey_every: Some(2),
             distribution: Distribution::Domains,
             ..BarnesHut::default()
         }
@@ -609,7 +608,7 @@ mod tests {
                 (CellExpansion::Mono, Some(3e-3)),
                 (CellExpansion::Series, Some(3e-4)),
             ] {
-                let job = BarnesHut { model, order, cell_error, rekey_every: 1, ..job() };
+                let job = BarnesHut { model, order, cell_error, rekey_every: Some(1), ..job() };
                 let replicated =
                     BarnesHut { distribution: Distribution::Replicated, ..job.clone() };
                 let (checksum, result, _) = run(&replicated, 2);
@@ -626,11 +625,11 @@ mod tests {
 
     #[test]
     fn cells_that_keep_their_bodies_make_no_difference_between_processes() {
-        for rekey_every in [0, 2, 3] {
+        for rekey_every in [None, Some(0), Some(2), Some(3)] {
             let job = BarnesHut { rekey_every, steps: 7, model: Model::Plummer, ..job() };
             let alone = run(&job, 1);
             for threads in [3, 4] {
-                assert!(run(&job, threads) == alone, "every {rekey_every}, {threads}");
+                assert!(run(&job, threads) == alone, "every {rekey_every:?}, {threads}");
             }
             let error = alone.1["energy_error"].as_f64().unwrap().abs();
             assert!(error < 1e-4, "{error}");

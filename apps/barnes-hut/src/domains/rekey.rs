@@ -13,12 +13,14 @@ use serde_bytes::ByteBuf;
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::Stop;
 
+use super::interval::{motion, next_sort};
 use super::layout::{Layout, of_slot, slot_with};
 use super::state::{Common, Domain, State, Unsound};
-use super::{MOVED, Units, drifted};
+use super::{MOVED, Units, ahead, drifted};
 use crate::bodies::length;
 use crate::bounds::CubeBounds;
 use crate::forces::scale_by;
+use crate::options::BarnesHut;
 use crate::partial::{BlockInfo, Subscriber, around, bodies_of, joined, merged, pieces};
 use crate::shared::Setup;
 use crate::tree::{LEVELS, agreeing, corner, morton};
@@ -28,10 +30,11 @@ pub(crate) fn inside(place: &[f64; 3], centre: [f64; 3], side: f64) -> [f32; 3] 
     [0, 1, 2].map(|axis| ((place[axis] - centre[axis]) / side) as f32)
 }
 
-/// See the head of this file. Called by all at once; bodies then stay in their cells until it is so much later.
+/// Sorts the bodies in this step: see the head of this file. All processes call it together. The
+/// interval until the next sort follows from the velocities.
 pub(crate) fn rekey(
     state: &mut State,
-    ahead: f64,
+    (job, step): (&BarnesHut, u64),
     layout: &Layout,
     comm: &Comm<'_>,
     setup: &Setup,
@@ -39,11 +42,17 @@ pub(crate) fn rekey(
     let slot = layout.slot_of(comm.rank()).ok_or_else(|| Stop::fail("no place in the layout"))?;
     let numbers = state.domain.keys.iter().map(|(_, number)| *number);
     let own = CubeBounds::of_some(&state.domain.position, numbers, state.common.bodies);
-    let bounds = comm.all_gather(&own)?.into_iter().reduce(|mut all, other| {
-        all.merge(&other);
+    let own_blocks = &state.common.infos[of_slot(&state.cuts, slot)];
+    let scales = (state.common.side, job.time_step());
+    let moved = motion(own_blocks, &state.domain.velocity, scales, setup);
+    let all = comm.all_gather(&(own, moved))?.into_iter().reduce(|mut all, other| {
+        all.0.merge(&other.0);
+        all.1 += other.1;
         all
     });
-    let bounds = bounds.ok_or_else(|| Stop::fail("there are no processes"))?;
+    let (bounds, moved) = all.ok_or_else(|| Stop::fail("there are no processes"))?;
+    state.common.sorted_again = next_sort(job, step, moved, state.common.bodies);
+    let ahead = ahead(job, &state.common, step);
     let pull = Units::of(&state.common).pull();
     let (centre, side) = bounds.cube(setup.softening);
     let borders = borders(&state.common, &state.cuts, centre, side);

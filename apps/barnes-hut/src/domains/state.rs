@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_bytes::ByteBuf;
 use springtide_runtime::wire;
-use springtide_runtime::work::Stop;
+use springtide_runtime::work::{Sequential, Stop};
 
 use super::layout::{Layout, of_slot};
 use super::near::Near;
@@ -20,7 +20,7 @@ use crate::partial::{BlockInfo, Subscriber, bodies_of};
 use crate::picture::Camera;
 use crate::shared::Setup;
 use crate::simulate::InitialQuantities;
-use crate::tree::{CellSums, Sorted, sort};
+use crate::tree::{CellSums, SortRoom, Sorted, sort};
 
 /// What came from another process is not what it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +44,9 @@ pub(crate) struct Common {
     pub second: u64,
     /// All blocks.
     pub infos: Vec<BlockInfo>,
+    /// The step in which bodies are sorted next.
+    #[serde(default)]
+    pub sorted_again: u64,
 }
 
 /// What rank 0 keeps for those who watch.
@@ -194,7 +197,8 @@ impl Domain {
             return self;
         }
         let keys: Vec<u64> = self.keys.iter().map(|(key, _)| *key).collect();
-        let Sorted { mut order, prefixes } = sort(&keys);
+        let mut room = SortRoom::default();
+        let Ok(Sorted { mut order, prefixes }) = sort(&Sequential, &keys, &mut room);
         let mut rest = &mut order[..];
         for same in prefixes.chunk_by(|a, b| a == b) {
             let (order, others) = std::mem::take(&mut rest).split_at_mut(same.len());

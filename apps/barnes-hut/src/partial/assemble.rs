@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use springtide_runtime::work::Sequential;
+
 use super::blocks::{BlockInfo, octants};
 use super::branch::Branch;
 use super::view::RemoteBranch;
@@ -56,7 +58,7 @@ pub(crate) fn assemble(
         }
     }
     let (mut cells, mut points, mut stored) = before.map(BodyTree::into_room).unwrap_or_default();
-    cells.follow(&of_upper, &levels, setup);
+    let Ok(()) = cells.follow(&Sequential, &of_upper, &levels, setup);
     cells.links.extend(links);
 
     let of_own = own.iter().map(|branch| (branch.levels.len(), branch.points.len()));

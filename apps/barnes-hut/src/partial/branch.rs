@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::iter::Peekable;
 
+use springtide_runtime::work::Sequential;
+
 use super::blocks::most_bodies;
 use crate::shared::Setup;
 use crate::tree::{Builder, CellContents, CellSums, Cells};
@@ -27,7 +29,8 @@ impl Branch {
     /// The cells of a root with these sorted keys. All sums are zero until
     /// [`sum_up`](Self::sum_up).
     pub(crate) fn new(keys: &[(u64, u32)], setup: &Setup) -> Self {
-        let Builder { cells, levels, groups, blocks, .. } = Builder::build(keys, setup);
+        let Ok(built) = Builder::build(&Sequential, keys, setup);
+        let Builder { cells, levels, groups, blocks, .. } = built;
         let sums = CellSums::new(levels.len(), setup, true);
         let most = most_bodies(setup.group);
         let is_block = |link: &CellContents| link.children == 0 || link.bodies().len() <= most;
@@ -60,7 +63,7 @@ impl Branch {
                 None => self.sums.sum(at, links[at].children(), &points[links[at].bodies()]),
             }
         }
-        self.cells.follow(&self.sums, &self.levels, setup);
+        let Ok(()) = self.cells.follow(&Sequential, &self.sums, &self.levels, setup);
     }
 
     /// The cells of blocks with the numbers of the blocks, deepest first.

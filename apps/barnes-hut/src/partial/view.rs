@@ -4,6 +4,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use springtide_runtime::work::Sequential;
+
 use super::branch::Branch;
 use super::places::{FormerViews, Places, Reference};
 use crate::delta::{unzigzag, zigzag};
@@ -427,7 +429,7 @@ impl RemoteBranch {
                 sums.sum(at, link.children(), bodies);
             }
         }
-        self.cells.follow(&sums, &self.levels, setup);
+        let Ok(()) = self.cells.follow(&Sequential, &sums, &self.levels, setup);
         for (&cell, row) in self.sent.iter().zip(rows.chunks_exact(columns)) {
             let value = CellNumbers::read(row, setup)?.value(setup);
             self.cells.set_value(cell as usize, &value);

@@ -2,9 +2,13 @@
 
 use std::ops::Range;
 
+use springtide_runtime::work::{ParallelLoops, collect};
+
+use super::build::CELLS;
 use super::sums::CellSums;
 use super::value::{CellNumbers, CellProperties};
 use crate::kernel::{Balls, LANES, Quad};
+use crate::options::CellExpansion;
 use crate::shared::Setup;
 
 /// The cubes of the octree with at least one body, level by level; the root comes first.
@@ -130,32 +134,52 @@ impl Cells {
         self.balls(0.0)
     }
 
-    /// Sets masses, centres, moments and distances, from the last cell, which is deepest, to the
-    /// first.
-    pub(super) fn sum_up(&mut self, points: &[[f32; 4]], levels: &[u8], setup: &Setup) {
-        let mut sums = CellSums::new(levels.len(), setup, false);
-        for at in (0..levels.len()).rev() {
-            sums.sum(at, self.links[at].children(), &points[self.links[at].bodies()]);
+    /// Sets masses, centres, moments and distances, generation by generation from the deepest. The
+    /// sums have room for all cells.
+    ///
+    /// # Errors
+    /// The loops must stop.
+    pub(super) fn sum_up<L: ParallelLoops>(
+        &mut self,
+        loops: &L,
+        sums: &mut CellSums,
+        points: &[[f32; 4]],
+        (levels, generations): (&[u8], &[usize]),
+        setup: &Setup,
+    ) -> Result<(), L::Stop> {
+        for generation in generations.windows(2).rev() {
+            let links = &self.links;
+            sums.sum_generation(loops, generation[0]..generation[1], |cell| {
+                (links[cell].children(), &points[links[cell].bodies()])
+            })?;
         }
-        self.follow(&sums, levels, setup);
+        self.follow(loops, sums, levels, setup)
     }
 
     /// Sets all values that follow from sums and levels.
-    pub(crate) fn follow(&mut self, sums: &CellSums, levels: &[u8], setup: &Setup) {
-        self.points.clear();
-        self.quads.clear();
-        self.columns().for_each(Vec::clear);
-        self.reserve(levels.len() + LANES);
-        for (cell, &level) in levels.iter().enumerate() {
-            let CellProperties { point, quad, far } =
-                CellNumbers::of(sums, cell, level).value(setup);
-            self.points.push(point);
-            self.quads.extend(quad);
-            self.com.iter_mut().zip(point).for_each(|(column, c)| column.push(c));
-            self.open_below.push(far[0]);
-            self.never_below.push(far[1]);
-        }
-        let padded = levels.len() + LANES - 1;
-        self.columns().for_each(|column| column.resize(padded, 0.0));
+    ///
+    /// # Errors
+    /// The loops must stop.
+    pub(crate) fn follow<L: ParallelLoops>(
+        &mut self,
+        loops: &L,
+        sums: &CellSums,
+        levels: &[u8],
+        setup: &Setup,
+    ) -> Result<(), L::Stop> {
+        let count = levels.len();
+        let all = collect(loops, count, CELLS, |cell| {
+            CellNumbers::of(sums, cell, levels[cell]).value(setup)
+        })?;
+        self.points = collect(loops, count, CELLS, |cell| all[cell].point)?;
+        let has_quads = setup.order != CellExpansion::Mono;
+        let quads = if has_quads { count } else { 0 };
+        self.quads = collect(loops, quads, CELLS, |cell| all[cell].quad.unwrap_or_default())?;
+        let column = |number: fn(&CellProperties) -> f32| {
+            collect(loops, count + LANES - 1, CELLS, |cell| all.get(cell).map_or(0.0, number))
+        };
+        self.com = [column(|c| c.point[0])?, column(|c| c.point[1])?, column(|c| c.point[2])?];
+        (self.open_below, self.never_below) = (column(|c| c.far[0])?, column(|c| c.far[1])?);
+        Ok(())
     }
 }

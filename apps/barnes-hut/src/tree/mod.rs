@@ -15,11 +15,16 @@ mod value;
 
 use std::ops::Range;
 
+use springtide_runtime::work::{ParallelLoops, Sequential, collect};
+
 pub(crate) use self::build::{Builder, GROUPS_A_BLOCK};
 pub(crate) use self::cells::{CellContents, Cells};
-pub(crate) use self::keys::{LEVELS, Sorted, agreeing, corner, morton, sort, sorted_pairs};
+pub(crate) use self::keys::{
+    LEVELS, SortRoom, Sorted, agreeing, corner, morton, sort, sorted_pairs,
+};
 pub(crate) use self::sums::CellSums;
 pub(crate) use self::value::{CellNumbers, reach_scale};
+use crate::loops::BODIES;
 use crate::options::CellExpansion;
 use crate::shared::{Positions, Setup};
 
@@ -48,6 +53,14 @@ pub struct BodyTree {
     pub(crate) part: Option<TreePart>,
 }
 
+/// Memory that one tree after the other is built with.
+#[derive(Debug, Default)]
+pub struct TreeRoom {
+    keys: Vec<u64>,
+    sort: SortRoom,
+    sums: CellSums,
+}
+
 /// The present part of a tree whose bodies lie on several nodes (see [`crate::partial`]).
 ///
 /// Bodies have the numbers of the whole tree; `points` contains some of them.
@@ -63,36 +76,49 @@ pub(crate) struct TreePart {
 pub(crate) const ABSENT: u32 = u32::MAX;
 
 impl BodyTree {
-    /// Builds the tree. If one object has more bodies, these are ignored; [`Positions::tree`]
-    /// refuses such objects.
+    /// Builds the tree on this thread. If one object has more bodies, these are ignored;
+    /// [`Positions::tree`] refuses such objects.
     pub(crate) fn build(positions: &Positions, setup: &Setup) -> Self {
-        Self::build_in_stages(positions, setup, &mut |_| {})
+        let mut room = TreeRoom::default();
+        let Ok(tree) = Self::build_in_stages(&Sequential, positions, setup, &mut room, &mut |_| {});
+        tree
     }
 
-    /// Builds the tree; calls `lap` with the name of each stage at its end.
-    pub(crate) fn build_in_stages(
+    /// As [`build`](Self::build), with these loops; calls `lap` with the name of each stage at its
+    /// end.
+    ///
+    /// # Errors
+    /// The loops must stop.
+    pub(crate) fn build_in_stages<L: ParallelLoops>(
+        loops: &L,
         positions: &Positions,
         setup: &Setup,
+        TreeRoom { keys, sort: sort_room, sums }: &mut TreeRoom,
         lap: &mut dyn FnMut(&'static str),
-    ) -> Self {
-        let bodies: Vec<[f32; 4]> =
-            positions.places().zip(setup.masses()).map(|([x, y, z], m)| [x, y, z, m]).collect();
-        let keys: Vec<u64> = bodies.iter().map(|&[x, y, z, _]| morton([x, y, z])).collect();
-        let Sorted { order, prefixes } = sort(&keys);
-        drop(keys);
-        let points: Vec<[f32; 4]> = order.iter().map(|&i| bodies[i as usize]).collect();
-        drop(bodies);
+    ) -> Result<Self, L::Stop> {
+        let count = positions.len().min(setup.len());
+        let body = |at: usize| {
+            let [x, y, z] = positions.place(at);
+            [x, y, z, setup.mass(at)]
+        };
+        keys.resize(count, 0);
+        loops.parallel_chunks(keys, BODIES, |first, keys| {
+            let places = first..first + keys.len();
+            keys.iter_mut().zip(places).for_each(|(key, at)| *key = morton(positions.place(at)));
+        })?;
+        let Sorted { order, prefixes } = sort(loops, keys, sort_room)?;
         lap("sort");
-        let Builder { mut cells, levels, mut groups, mut blocks, .. } =
-            Builder::build(&prefixes, setup);
+        let points = collect(loops, count, BODIES, |at| body(order[at] as usize))?;
+        let Builder { mut cells, levels, generations, mut groups, mut blocks } =
+            Builder::build(loops, prefixes, setup)?;
         groups.push(order.len() as u32);
         blocks.push(order.len() as u32);
-        drop(prefixes);
-        lap("tree");
-        cells.sum_up(&points, &levels, setup);
+        lap("build");
+        sums.resize(levels.len(), setup, false);
+        cells.sum_up(loops, sums, &points, (&levels, &generations), setup)?;
         lap("moments");
         let made = (cells, points, None);
-        Self { order, ..Self::of(setup, positions.side(), made, (groups, blocks)) }
+        Ok(Self { order, ..Self::of(setup, positions.side(), made, (groups, blocks)) })
     }
 
     /// Makes a tree of these cells and points, the whole or a part; the bodies of groups and blocks

@@ -1,6 +1,7 @@
 //! Tests of the structure of trees, and of keys, sums and roots.
 
 use proptest::prelude::*;
+use springtide_runtime::forkjoin::Pool;
 
 use super::keys::{sort_by, spread};
 use super::value::fifth_root;
@@ -34,7 +35,8 @@ proptest! {
         }
         let mut wanted: Vec<(u64, u32)> = keys.iter().copied().zip(0..).collect();
         wanted.sort_unstable();
-        let Sorted { order, prefixes } = sort_by(&keys, bits);
+        let mut room = SortRoom::default();
+        let Ok(Sorted { order, prefixes }) = sort_by(&Sequential, &keys, bits, &mut room);
         prop_assert_eq!(&sorted_pairs(&keys), &wanted);
         prop_assert!(order.iter().copied().eq(wanted.iter().map(|pair| pair.1)));
         // Cells depend on the levels on which neighbours agree, and the octants below.
@@ -47,6 +49,38 @@ proptest! {
                 prop_assert_eq!(octant(prefixes[at]), octant(wanted[at].0));
             }
         }
+    }
+}
+
+/// Every loop over these bodies has several pieces, and some parts of the keys are large.
+#[test]
+fn trees_have_the_same_bits_on_any_number_of_threads() {
+    let mut bodies = generate::plummer(60_000, 3);
+    // A distant body makes the box large, so that nearly all keys have the same first digit.
+    bodies.push([1e4; 3], [0.0; 3], 1e-6);
+    for _ in 0..100 {
+        bodies.push([0.25; 3], [0.0; 3], 1e-6);
+    }
+    let accuracy =
+        Accuracy { order: CellExpansion::Quad, theta: 0.7, softening: 0.01, leaf: 16, group: 256 };
+    let setup = Setup::new(&bodies, accuracy);
+    let positions = Positions::new(&bodies.position, 0.01);
+    let alone = BodyTree::build(&positions, &setup);
+    assert!(
+        alone.order.iter().map(|i| *i as usize).collect::<std::collections::BTreeSet<_>>().len()
+            == bodies.len()
+    );
+    for threads in [2, 3] {
+        let pool = Pool::new(threads).unwrap();
+        let mut room = TreeRoom::default();
+        let (rounded, tree) = pool.run(|cx| {
+            let Ok(rounded) = Positions::rounded(cx, &bodies.position, 0.01);
+            let Ok(tree) = BodyTree::build_in_stages(cx, &rounded, &setup, &mut room, &mut |_| {});
+            (rounded, tree)
+        });
+        assert_eq!(rounded.frame(), positions.frame());
+        // All fields of a tree are numbers, which are equal if their texts are.
+        assert!(format!("{tree:?}") == format!("{alone:?}"), "{threads} threads");
     }
 }
 

@@ -7,7 +7,7 @@ use std::thread;
 use springtide_actors::job::{JobParams, NoteKind};
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::run_end::RunEnd;
-use springtide_runtime::work::{PoolConfig, ProgressReport, solo};
+use springtide_runtime::work::{PhaseTimes, PoolConfig, ProgressReport, solo};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval};
 
@@ -55,7 +55,7 @@ pub async fn run(
         .spawn(work)
         .map_err(|error| Failed::failure(format!("cannot create a thread: {error}")))?;
     let mut ticks = interval(std::time::Duration::from_millis(100));
-    let mut iterations = Vec::new();
+    let (mut iterations, mut phases) = (Vec::new(), PhaseTimes::default());
     let mut last = began;
     watch.talk.wait_for("running");
     loop {
@@ -70,6 +70,7 @@ pub async fn run(
                     iterations.push(seconds);
                     watch.note(NoteKind::Iteration { index, seconds });
                 }
+                Some(JobMessage::Note(_, ProgressReport::Phases(times))) => phases.add(&times),
                 Some(JobMessage::Note(_, note)) => {
                     if let Some(kind) = kind(note) {
                         watch.note(kind);
@@ -78,7 +79,7 @@ pub async fn run(
                 Some(JobMessage::Ended(ended)) => {
                     let report = ended.map_err(Failed::failure)?;
                     let exit = if report.outcome.is_ok() { Exit::Ok } else { Exit::Failure };
-                    return Ok((RunEnd::solo(order.job, report, iterations), exit));
+                    return Ok((RunEnd::solo(order.job, report, iterations, phases), exit));
                 }
                 None => return Err(Failed::failure("the job's thread ended without a result")),
             },
@@ -102,6 +103,7 @@ fn kind(note: ProgressReport) -> Option<NoteKind> {
         }
         // No other node could continue from it.
         ProgressReport::Checkpoint(_)
+        | ProgressReport::Phases(_)
         | ProgressReport::Synchronous
         | ProgressReport::NeedNodes { .. }
         | ProgressReport::Release { .. } => return None,
