@@ -116,7 +116,9 @@ impl Drop for Pool {
 /// let mut squares = vec![0; 100_000];
 /// let Ok(sum) = pool.run(|cx| {
 ///     cx.parallel_chunks(&mut squares, 10_000, |first, chunk| {
-///         chunk.iter_mut().zip(first as u64..).for_each(|(square, number)| *square = number * number);
+///         for (square, number) in chunk.iter_mut().zip(first as u64..) {
+///             *square = number * number;
+///         }
 ///     })?;
 ///     let sums = cx.parallel_map(0..squares.len(), 10_000, |piece| squares[piece].iter().sum());
 ///     sums.map(|sums: Vec<u64>| sums.into_iter().sum::<u64>())

@@ -20,17 +20,17 @@ pub(crate) type Root = Box<dyn FnOnce(&Context<'_>) + Send>;
 
 /// A closure of a caller that waits, and the places where its result is put and announced.
 ///
-/// Both places are on the caller's stack. The closure is taken from there and not an argument of
-/// [`run`](Self::run): while a function runs, nobody else may use what its arguments borrow, and the
-/// caller uses it once it is told.
+/// Both places are on the caller's stack. The closure is taken from there and is no argument of
+/// [`run`](Self::run): while a function runs, no other party may use what its arguments borrow. The
+/// caller may use it once it has the message.
 struct WaitedRoot<F, R> {
     root: NonNull<Option<F>>,
     result: NonNull<Option<Result<R, Panic>>>,
     sender: mpsc::Sender<()>,
 }
 
-// SAFETY: one thread at a time uses the places: the caller waits for the message, or for the drop of
-// the sender, before it reads them. The closure and its result may change threads.
+// SAFETY: one thread at a time uses the places: the caller waits for the message, or for the drop
+// of the sender, before it reads them. The closure and its result may change threads.
 unsafe impl<F: Send, R: Send> Send for WaitedRoot<F, R> {}
 
 impl<F, R> WaitedRoot<F, R>

@@ -124,6 +124,12 @@ pub unsafe trait ComputeThread: Sized + 'static {
         None
     }
 
+    /// Whether a wait for a task of this type runs only what the task consists of: it is short, and
+    /// other work would bury it.
+    fn is_brief(&self, _about: &Self::About) -> bool {
+        false
+    }
+
     /// Whether [`may_start`](Self::may_start) has to be called.
     fn is_choosy(&self) -> bool {
         false

@@ -186,6 +186,11 @@ impl<W: ComputeThread> SlotHeader<W> {
     pub(super) fn place(&self) -> Place<'_, W> {
         self.parent().child_place(self.index)
     }
+
+    /// The description of the task's type.
+    pub(super) fn about(&self) -> &'static W::About {
+        self.vtable.about
+    }
 }
 
 enum Completion<O, D> {
@@ -421,7 +426,7 @@ impl<W: ComputeThread> HeldSlot<W> {
 
     /// The description of the task's type.
     pub fn about(&self) -> &'static W::About {
-        self.header().vtable.about
+        self.header().about()
     }
 
     /// The place of the task in its tree.

@@ -329,6 +329,7 @@ fn wait_for_slot<W: ComputeThread>(
     let core = worker.core();
     let me = core.me();
     let is_final = || header.state.load().is_final();
+    let is_brief = worker.is_brief(header.about());
     let parent = header.parent();
     let awaited = Awaited { pool: &core.pool, slot: header };
     let mut searches = 0;
@@ -345,7 +346,7 @@ fn wait_for_slot<W: ComputeThread>(
             }
         }
         worker.poll(Some((parent, halted)));
-        let unrelated = !halted && core.may_take_unrelated();
+        let unrelated = !halted && !is_brief && core.may_take_unrelated();
         if let Some(found) = find(worker, Some((&awaited, slot)), floor, unrelated) {
             if std::mem::take(&mut waiting) {
                 worker.switch(Activity::Working);

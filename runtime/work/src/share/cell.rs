@@ -116,15 +116,10 @@ impl Cell {
         Self::new(ty, key, version, WholeValue::Encoded(whole))
     }
 
-    /// A whole value that is encoded when another node needs it, in segments of this length.
-    pub fn unencoded(
-        (ty, key): (ObjectType, ObjectKey),
-        version: Version,
-        value: ObjectValue,
-        segment: usize,
-    ) -> Self {
-        let whole = WholeValue::Unencoded(segment, OnceLock::new());
-        Self::new(ty, key, version, whole).with_value(value)
+    /// A version without a value, which is encoded when another node needs it, in segments of this
+    /// length. [`with_value`](Self::with_value) sets the value.
+    pub fn unencoded(ty: ObjectType, key: ObjectKey, version: Version, segment: usize) -> Self {
+        Self::new(ty, key, version, WholeValue::Unencoded(segment, OnceLock::new()))
     }
 
     fn new(ty: ObjectType, key: ObjectKey, version: Version, whole: WholeValue) -> Self {

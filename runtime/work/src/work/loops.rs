@@ -1,8 +1,8 @@
 //! Loops on the compute threads of a node, inside a task.
 //!
-//! A loop's pieces are tasks that borrow from the frame of the loop, so they never leave the node,
-//! and no result of theirs is kept or looked up. They take no number of a child: how a loop is cut
-//! does not change the paths of the task's children.
+//! A loop's pieces are tasks that borrow from the frame of the loop. So they never leave the node,
+//! and their results are neither kept nor looked up. They take no number of a child: how a loop is
+//! cut does not change the paths of the task's children.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -62,6 +62,7 @@ mod engine;
 mod here;
 mod loops;
 mod metering;
+mod once;
 mod phases;
 pub(crate) mod pool;
 mod recover;
@@ -79,6 +80,7 @@ pub use crate::checksum::{checksum, checksum_from};
 pub use checkpoint::Checkpoint;
 pub use context::{Context, STATE_ARTIFACT, Spawned};
 pub use metering::MeteringSettings;
+pub use once::BuiltOnce;
 pub use phases::{PhaseClock, PhaseTime, PhaseTimes};
 pub use pool::{
     ArrayTask, CHECKPOINT_RATE, OutputStream, Pool, PoolConfig, PoolCounts, ProgressReport,

@@ -76,9 +76,10 @@ impl Store {
         let (ty, key) = (self.types[slot.object], self.key(slot));
         let is_needed = whole.is_some() || !self.is_alone();
         let cell = match whole {
-            Some(whole) => Cell::whole(ty, key, version, whole).with_value(value),
-            None => Cell::unencoded((ty, key), version, value, self.config.segment),
+            Some(whole) => Cell::whole(ty, key, version, whole),
+            None => Cell::unencoded(ty, key, version, self.config.segment),
         };
+        let cell = cell.with_value(value);
         if is_needed {
             let whole = cell.chain().whole;
             self.publish(slot, cell, item(version, false, whole), now);

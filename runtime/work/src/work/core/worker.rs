@@ -200,6 +200,10 @@ unsafe impl ComputeThread for TaskThread {
         self.shared.take_incoming(below).map(TopWork::Incoming)
     }
 
+    fn is_brief(&self, about: &TaskAbout) -> bool {
+        about.is_local
+    }
+
     fn is_choosy(&self) -> bool {
         self.shared.recovers()
     }
