@@ -123,7 +123,7 @@ pub struct Motion {
     pub twice_kinetic: f64,
     /// The sum of mass times velocity.
     pub momentum: [f64; 3],
-    /// The angular momentum.
+    /// The angular momentum about the origin.
     pub turning: AngularMomentum,
 }
 

@@ -85,7 +85,7 @@ impl Task for Forces {
     fn run(self, cx: &Context) -> Result<Pieces, Stop> {
         let setup = cx.get::<Setup>(0, self.setup)?;
         let positions = cx.get::<Positions>(0, self.positions)?;
-        let tree = positions.tree(&setup)?;
+        let tree = positions.tree_in(cx, &setup)?;
         let groups = self.first_group as usize..self.last_group as usize;
         if groups.start > groups.end || groups.end > tree.groups() {
             return Err(Stop::fail(format_args!(
@@ -421,7 +421,7 @@ impl BarnesHut {
     ) -> Result<StepReport, Stop> {
         let shared = cx.get::<Positions>(0, positions)?;
         let constants = cx.get::<Setup>(0, setup)?;
-        let tree = shared.build_tree(clock, &constants, room, &mut |stage| clock.lap(stage))?;
+        let tree = shared.tree_by(cx, &constants, (clock, room), &mut |stage| clock.lap(stage))?;
         let last_group = u32::try_from(tree.groups())?;
         let bodies = u32::try_from(tree.bodies(0..tree.groups()).len())?;
         let grain = self.grain;
@@ -443,7 +443,7 @@ impl BarnesHut {
     ) -> Result<(), Stop> {
         let shared = cx.get::<Positions>(0, positions)?;
         let constants = cx.get::<Setup>(0, setup)?;
-        let tree = shared.build_tree(clock, &constants, room, &mut |stage| clock.lap(stage))?;
+        let tree = shared.tree_by(cx, &constants, (clock, room), &mut |stage| clock.lap(stage))?;
         let groups = simulation.active_groups(tree);
         let each = |group: &u32| tree.bodies(*group as usize..*group as usize + 1).len();
         let bodies = u32::try_from(groups.iter().map(each).sum::<usize>())?;

@@ -7,11 +7,9 @@
 //! from overflow for any units of the user. Positions can be sent as their change in a step
 //! ([`Positions::change_to`]), which is lossless and shorter. This module does not depend on tasks.
 
-use std::sync::OnceLock;
-
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::work::{ParallelLoops, Sequential, collect};
+use springtide_runtime::work::{BuiltOnce, Context, ParallelLoops, Sequential, Stop, collect};
 
 use crate::bodies::Bodies;
 use crate::bounds::CubeBounds;
@@ -119,7 +117,7 @@ pub struct Positions {
     broken: Option<Malformed>,
     /// Built by the first task of a node that needs it.
     #[serde(skip)]
-    tree: OnceLock<BodyTree>,
+    tree: BuiltOnce<BodyTree>,
 }
 
 /// The change from one version of the positions to the next.
@@ -188,7 +186,7 @@ impl Positions {
     }
 
     fn at(frame: PositionFrame, before: Vec<PositionFrame>) -> Self {
-        Self { frame, before, broken: None, tree: OnceLock::new() }
+        Self { frame, before, broken: None, tree: BuiltOnce::default() }
     }
 
     /// The middle of the box in the user's unit.
@@ -287,28 +285,28 @@ impl Positions {
         Ok(self.tree.get_or_init(|| BodyTree::build(self, setup)))
     }
 
-    /// Builds the tree with these loops, unless there is one, and calls `lap` with the name of each
-    /// stage at its end.
+    /// The tree over these positions. The first task that needs it builds it with these loops, and
+    /// calls `lap` with the name of each stage at its end; other tasks wait.
     ///
     /// # Errors
-    /// As [`Positions::tree`], or the loops must stop.
-    pub(crate) fn build_tree<L>(
+    /// As [`Positions::tree`], or the task is halted.
+    pub(crate) fn tree_by(
         &self,
-        loops: &L,
+        cx: &Context<'_>,
         setup: &Setup,
-        room: &mut TreeRoom,
+        (loops, room): (&impl ParallelLoops<Stop = Stop>, &mut TreeRoom),
         lap: &mut dyn FnMut(&'static str),
-    ) -> Result<&BodyTree, L::Stop>
-    where
-        L: ParallelLoops,
-        L::Stop: From<TreeError>,
-    {
+    ) -> Result<&BodyTree, Stop> {
         self.check(setup)?;
-        if let Some(tree) = self.tree.get() {
-            return Ok(tree);
-        }
-        let tree = BodyTree::build_in_stages(loops, self, setup, room, lap)?;
-        Ok(self.tree.get_or_init(|| tree))
+        self.tree.get_or_build(cx, || BodyTree::build_in_stages(loops, self, setup, room, lap))
+    }
+
+    /// As [`tree_by`](Self::tree_by), with the loops of the task.
+    ///
+    /// # Errors
+    /// As [`tree_by`](Self::tree_by).
+    pub(crate) fn tree_in(&self, cx: &Context<'_>, setup: &Setup) -> Result<&BodyTree, Stop> {
+        self.tree_by(cx, setup, (cx, &mut TreeRoom::default()), &mut |_| {})
     }
 
     fn check(&self, setup: &Setup) -> Result<(), TreeError> {

@@ -404,15 +404,17 @@ impl Simulation {
         loops.parallel_chunks(&mut chunks, 1, |chunk, chunks| {
             for (acceleration, velocity, sums) in chunks {
                 let first = chunk * BODIES;
-                for (at, (a, v)) in acceleration.iter_mut().zip(&mut **velocity).enumerate() {
-                    let body = first + at;
+                // A loop of its own: rows lie anywhere, and a short loop waits for many at once.
+                for (a, body) in acceleration.iter_mut().zip(first..) {
                     let place = places[body].load(Ordering::Relaxed);
                     let [x, y, z, potential] = forces::row(&rows[place as usize]);
                     *a = [x, y, z].map(|pull| pull * acceleration_unit);
+                    sums.twice_potential += mass[body] * (potential * potential_unit);
+                }
+                for ((a, v), body) in acceleration.iter().zip(&mut **velocity).zip(first..) {
                     if ends {
                         kick(v, a, half(part(body), dt));
                     }
-                    sums.twice_potential += mass[body] * (potential * potential_unit);
                     sums.motion.add_body(mass[body], &position[body], v);
                 }
                 let found = first_not_finite(&position[first..][..velocity.len()], velocity);

@@ -183,7 +183,7 @@ pub(super) struct ManagerState {
     pub(super) hold_timeout: Duration,
     pub(super) jobs: BTreeMap<JobId, ManagedJob>,
     pub(super) ledger: BTreeMap<NodeId, LedgerEntry>,
-    /// Nodes that start anew for another job before the manager has learnt that they were lost.
+    /// Nodes that start again for another job before the manager has learnt that they were lost.
     closed: Vec<(NodeId, LedgerEntry)>,
     polled: BTreeMap<ClusterId, KnownCapacity>,
     next_poll: Option<Instant>,
@@ -599,7 +599,7 @@ impl SchedulerCore {
         booked.unwrap_or_else(|| node.processors().get())
     }
 
-    /// Removes a node that starts anew from the account of the job that it worked for before, and
+    /// Removes a node that starts again from the account of the job that it worked for before, and
     /// remembers its processors: the manager learns that they are free at the next reconciliation.
     pub(super) fn close_account(&mut self, id: &NodeId) {
         if let Some(entry) = self.managing.ledger.remove(id) {
@@ -649,7 +649,7 @@ impl SchedulerCore {
             self.gather(id, now, out);
             self.reconcile_job(id, now, out);
         }
-        // A report may close other accounts, when the manager starts one of these nodes anew.
+        // A report may close other accounts, when the manager starts one of these nodes again.
         while !free.is_empty() {
             self.report_free(std::mem::take(&mut free), now, out);
             free = self.take_closed();

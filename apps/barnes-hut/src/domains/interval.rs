@@ -14,8 +14,9 @@ use crate::partial::BlockInfo;
 use crate::shared::Setup;
 use crate::tree::agreeing;
 
-/// The mean distance that bodies may move between two sorts, in sizes of their leaves. With it a
-/// Plummer sphere of a million bodies is sorted in each step of 1/64, and in every eighth of 1/1024.
+/// The mean distance that bodies may move between two sorts, in sizes of their leaves. With it, a
+/// Plummer sphere of a million bodies is sorted in each step of 1/64, and in about every eighth of
+/// 1/1024.
 const MOVED_MAX: f64 = 0.1;
 
 /// The maximum number of steps between two sorts.

@@ -34,7 +34,7 @@ impl Task for Substep {
     fn run(self, cx: &Context) -> Result<Pieces, Stop> {
         let setup = cx.get::<Setup>(0, self.setup)?;
         let positions = cx.get::<Positions>(0, self.positions)?;
-        let tree = positions.tree(&setup)?;
+        let tree = positions.tree_in(cx, &setup)?;
         let ascending = self.groups.is_sorted_by(|a, b| a < b);
         if !ascending || self.groups.last().is_some_and(|last| *last as usize >= tree.groups()) {
             return Err(Stop::fail(format_args!(

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use springtide_runtime::work::{ParallelLoops, collect};
+use springtide_runtime::work::ParallelLoops;
 
 use super::build::CELLS;
 use super::sums::CellSums;
@@ -167,19 +167,50 @@ impl Cells {
         levels: &[u8],
         setup: &Setup,
     ) -> Result<(), L::Stop> {
-        let count = levels.len();
-        let all = collect(loops, count, CELLS, |cell| {
-            CellNumbers::of(sums, cell, levels[cell]).value(setup)
-        })?;
-        self.points = collect(loops, count, CELLS, |cell| all[cell].point)?;
+        /// The values of some cells.
+        struct Values<'a> {
+            points: &'a mut [[f32; 4]],
+            quads: &'a mut [Quad],
+            /// x, y and z, and the two distances.
+            columns: [&'a mut [f32]; 5],
+        }
+        let (count, padded) = (levels.len(), levels.len() + LANES - 1);
+        let of_cell = |cell: usize| CellNumbers::of(sums, cell, levels[cell]).value(setup);
         let has_quads = setup.order != CellExpansion::Mono;
-        let quads = if has_quads { count } else { 0 };
-        self.quads = collect(loops, quads, CELLS, |cell| all[cell].quad.unwrap_or_default())?;
-        let column = |number: fn(&CellProperties) -> f32| {
-            collect(loops, count + LANES - 1, CELLS, |cell| all.get(cell).map_or(0.0, number))
-        };
-        self.com = [column(|c| c.point[0])?, column(|c| c.point[1])?, column(|c| c.point[2])?];
-        (self.open_below, self.never_below) = (column(|c| c.far[0])?, column(|c| c.far[1])?);
-        Ok(())
+        make_room(&mut self.points, count, [0.0; 4]);
+        make_room(&mut self.quads, if has_quads { count } else { 0 }, Quad::default());
+        self.columns().for_each(|column| make_room(column, padded, 0.0));
+        self.columns().for_each(|column| column[count..].fill(0.0));
+        let Self { points, quads, com: [x, y, z], open_below, never_below, .. } = self;
+        let mut chunks = Vec::with_capacity(count.div_ceil(CELLS));
+        let mut quads = &mut quads[..];
+        let mut columns = [x, y, z, open_below, never_below].map(|column| &mut column[..count]);
+        for points in points.chunks_mut(CELLS) {
+            let length = points.len();
+            let quads = quads.split_off_mut(..length.min(quads.len()));
+            let columns = columns.each_mut().map(|column| column.split_off_mut(..length));
+            let columns = columns.map(Option::unwrap_or_default);
+            chunks.push(Values { points, quads: quads.unwrap_or_default(), columns });
+        }
+        loops.parallel_chunks(&mut chunks, 1, |chunk, values| {
+            for Values { points, quads, columns } in values {
+                for (at, to) in points.iter_mut().enumerate() {
+                    let CellProperties { point, quad, far } = of_cell(chunk * CELLS + at);
+                    *to = point;
+                    quads.get_mut(at).zip(quad).into_iter().for_each(|(to, quad)| *to = quad);
+                    let numbers = [point[0], point[1], point[2], far[0], far[1]];
+                    columns.iter_mut().zip(numbers).for_each(|(to, number)| to[at] = number);
+                }
+            }
+        })
+    }
+}
+
+/// Gives a column this length, with any values. New memory that is zero already is not written.
+fn make_room<T: Clone>(column: &mut Vec<T>, length: usize, zero: T) {
+    if length > column.capacity() {
+        *column = vec![zero; length];
+    } else {
+        column.resize(length, zero);
     }
 }

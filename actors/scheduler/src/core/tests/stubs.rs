@@ -789,7 +789,7 @@ proptest! {
     }
 }
 
-/// A node is lost and starts anew for another job within one event: the first job's account must
+/// A node is lost and starts again for another job within one event: the first job's account must
 /// lose it all the same.
 #[test]
 fn node_that_starts_anew_at_once_leaves_its_old_account() {
