@@ -15,7 +15,7 @@ use serde_bytes::ByteBuf;
 use springtide_runtime::malleable;
 use springtide_runtime::share::{ObjectNeed, Version, Versioned};
 use springtide_runtime::work::{
-    Checkpoint, Context, InputError, Job, Outcome, PhaseClock, Registry, Stop, Task,
+    Checkpoint, Context, InputError, Job, Outcome, ParallelLoops, PhaseClock, Registry, Stop, Task,
 };
 
 use crate::bodies::Bodies;
@@ -376,7 +376,7 @@ impl BarnesHut {
             clock.lap("integrate");
             history.push(report);
             let (bodies, time) = (simulation.bodies(), simulation.time());
-            artefacts(self, &camera, bodies, (step, time), |name, bytes| {
+            artefacts(self, &camera, bodies, (step, time), &clock, |name, bytes| {
                 cx.artifact(name, bytes);
                 Ok(())
             })?;
@@ -480,6 +480,7 @@ pub(crate) fn artefacts(
     camera: &Camera,
     bodies: &Bodies,
     (step, time): (u64, f64),
+    loops: &impl ParallelLoops<Stop: Into<Stop>>,
     mut keep: impl FnMut(&str, Vec<u8>) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
     if due(job.snapshot_every, step) {
@@ -491,11 +492,17 @@ pub(crate) fn artefacts(
         keep(&format!("snapshot-{step:06}.{extension}"), bytes)?;
     }
     if due(job.picture_every, step) {
-        keep(&format!("density-{step:06}.png"), camera.draw(bodies)?)?;
+        keep(
+            &format!("density-{step:06}.png"),
+            camera.draw_by(loops, bodies).map_err(Into::into)??,
+        )?;
     }
     if due(job.render, step) {
         // Numbered without gaps, as programs need that make a video of frames.
-        keep(&format!("frame-{:06}.png", step / job.render), camera.draw(bodies)?)?;
+        keep(
+            &format!("frame-{:06}.png", step / job.render),
+            camera.draw_by(loops, bodies).map_err(Into::into)??,
+        )?;
     }
     Ok(())
 }

@@ -6,6 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use springtide_runtime::work::{ParallelLoops, Sequential};
+
 use crate::bodies::Bodies;
 
 /// The centre and size of the view and of the picture.
@@ -70,20 +72,40 @@ impl Camera {
         Self { half: width.map_or(self.half, |width| 0.5 * width), ..self }
     }
 
-    /// Draws the bodies as PNG.
+    /// Draws the bodies as PNG on this thread.
     ///
     /// # Errors
     /// The picture cannot be encoded, for example because it is too large for the format.
     pub fn draw(&self, bodies: &Bodies) -> Result<Vec<u8>, png::EncodingError> {
+        let Ok(picture) = self.draw_by(&Sequential, bodies);
+        picture
+    }
+
+    /// As [`draw`](Self::draw), with these loops.
+    ///
+    /// # Errors
+    /// The loops must stop. The inner result is that of [`draw`](Self::draw).
+    pub fn draw_by<L: ParallelLoops>(
+        &self,
+        loops: &L,
+        bodies: &Bodies,
+    ) -> Result<Result<Vec<u8>, png::EncodingError>, L::Stop> {
         let split = bodies.second.min(bodies.len());
-        let (first, second) = bodies.position.split_at(split);
+        let populations = bodies.position.split_at(split);
         // The scale: a mean body's light, spread over the whole picture, is one step above black.
         let unit = (self.size * self.size) as f32 / bodies.len().max(1) as f32;
-        let a = self.light(first, unit);
-        let b = self.light(second, unit);
-        let ramps = if second.is_empty() { [ALONE, ALONE] } else { [FIRST, SECOND] };
-        let mut pixels = Vec::with_capacity(a.len() * 3);
-        for (a, b) in a.into_iter().zip(b) {
+        let lights = loops.parallel_map(0..2, 1, |piece| {
+            let population = if piece.start == 0 { populations.0 } else { populations.1 };
+            self.light(population, unit)
+        })?;
+        Ok(self.encode(&lights, populations.1.is_empty()))
+    }
+
+    /// Encodes the light of both populations as PNG.
+    fn encode(&self, lights: &[Vec<f32>], is_alone: bool) -> Result<Vec<u8>, png::EncodingError> {
+        let ramps = if is_alone { [ALONE, ALONE] } else { [FIRST, SECOND] };
+        let mut pixels = Vec::with_capacity(lights[0].len() * 3);
+        for (&a, &b) in lights[0].iter().zip(&lights[1]) {
             let light = a + b;
             let brightness = ((1.0 + 3.0 * light).ln() / 8.0).clamp(0.0, 1.0);
             let share = if light > 0.0 { b / light } else { 0.0 };
@@ -98,6 +120,8 @@ impl Camera {
         let mut encoder = png::Encoder::new(&mut bytes, size, size);
         encoder.set_color(png::ColorType::Rgb);
         encoder.set_depth(png::BitDepth::Eight);
+        // A run waits for its pictures, and the file is hardly longer.
+        encoder.set_compression(png::Compression::Fast);
         let mut writer = encoder.write_header()?;
         writer.write_image_data(&pixels)?;
         writer.finish()?;
@@ -130,6 +154,9 @@ impl Camera {
             }
         }
         let mut light = vec![0.0; size * size];
+        if positions.is_empty() {
+            return light;
+        }
         for (radius, share) in GLOW {
             let mut layer = points.clone();
             let radius = (radius * size as f64 / 800.0).round() as usize;
@@ -146,23 +173,36 @@ impl Camera {
 
 /// Three box blurs across and down, close to a Gaussian with a deviation of `radius` * 1.0 to 1.4.
 fn blur(image: &mut [f32], size: usize, radius: usize) {
-    let mut line = vec![0.0; size];
+    let mut from = vec![0.0; image.len()];
+    let mut sums = vec![0.0; size];
     for _ in 0..3 {
-        for (stride, step) in [(1, size), (size, 1)] {
-            for start in 0..size {
-                let at = |i: usize| start * step + i * stride;
-                for (i, value) in line.iter_mut().enumerate() {
-                    *value = image[at(i)];
+        for (row, from) in image.chunks_exact_mut(size).zip(from.chunks_exact_mut(size)) {
+            from.copy_from_slice(row);
+            // A sliding sum in double precision, so that subtracted terms leave no error.
+            let mut sum: f64 = from.iter().take(radius).map(|v| f64::from(*v)).sum();
+            for (i, value) in row.iter_mut().enumerate() {
+                sum += from.get(i + radius).map_or(0.0, |v| f64::from(*v));
+                if i > radius {
+                    sum -= f64::from(from[i - radius - 1]);
                 }
-                // A sliding sum in double precision, so that subtracted terms leave no error.
-                let mut sum: f64 = line.iter().take(radius).map(|v| f64::from(*v)).sum();
-                for i in 0..size {
-                    sum += line.get(i + radius).map_or(0.0, |v| f64::from(*v));
-                    if i > radius {
-                        sum -= f64::from(line[i - radius - 1]);
-                    }
-                    image[at(i)] = (sum.max(0.0) / (2 * radius + 1) as f64) as f32;
-                }
+                *value = (sum.max(0.0) / (2 * radius + 1) as f64) as f32;
+            }
+        }
+        // All columns together, row by row: memory is read in its order.
+        from.copy_from_slice(image);
+        let row = |i: usize| from.get(i * size..(i + 1) * size).unwrap_or_default();
+        let add = |sums: &mut [f64], row: &[f32], sign: f64| {
+            sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += sign * f64::from(*value));
+        };
+        sums.fill(0.0);
+        (0..radius).for_each(|i| add(&mut sums, row(i), 1.0));
+        for (i, to) in image.chunks_exact_mut(size).enumerate() {
+            add(&mut sums, row(i + radius), 1.0);
+            if i > radius {
+                add(&mut sums, row(i - radius - 1), -1.0);
+            }
+            for (value, sum) in to.iter_mut().zip(&sums) {
+                *value = (sum.max(0.0) / (2 * radius + 1) as f64) as f32;
             }
         }
     }

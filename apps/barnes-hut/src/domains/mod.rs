@@ -50,6 +50,7 @@ use crate::forces::{BYTES_A_BODY, Lists, row};
 use crate::history::RunHistory;
 use crate::job::{artefacts, due, outcome};
 use crate::kernel::Kernel;
+use crate::loops::OneThread;
 use crate::options::BarnesHut;
 use crate::picture::Camera;
 use crate::shared::Setup;
@@ -343,7 +344,7 @@ impl Domains {
         }
         if let Some((bodies, told)) = self.whole(state, layout, comm)?.zip(state.told.as_ref()) {
             let at = (step, step as f64 * self.job.time_step());
-            artefacts(&self.job, &told.camera, &bodies, at, |name, bytes| {
+            artefacts(&self.job, &told.camera, &bodies, at, &OneThread, |name, bytes| {
                 comm.artifact(name, bytes)
             })?;
         }
