@@ -31,7 +31,8 @@ figure { margin: 0 0 18px; } figure img { max-width: 100%; background: #fff; } \
 figure svg { width: 100%; height: auto; display: block; } figcaption { max-width: 90ch; } \
 @media (max-width: 700px) { figure { overflow-x: auto; } figure svg { min-width: 620px; } \
 figcaption, .keys { position: sticky; left: 0; } \
-.compared th[scope=row] { white-space: normal; min-width: 8em; } } \
+.compared th[scope=row] { white-space: normal; min-width: 8em; } \
+.compared td { white-space: normal; overflow-wrap: anywhere; } } \
 @media (prefers-color-scheme: dark) { figure svg, .keys i { \
 filter: brightness(1.4) saturate(.85); } }
 .keys { list-style: none; display: flex; flex-wrap: wrap; gap: 2px 14px; margin: 2px 0; \

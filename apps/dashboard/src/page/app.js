@@ -338,7 +338,7 @@ function jobs(tick) {
   text($("more-jobs"), tick.more_jobs ? `${tick.more_jobs} more are not shown` : tick.jobs.length ? "" : "No job was submitted yet.");
   const job = tick.jobs.find((job) => job.id === state.job);
   const decided = state.events.some((event) => event.kind === "adapt");
-  const next = !job ? "Decisions come while a job runs." : job.mode === "static" ? "A static job makes no decisions." : `The job decides every ${time(job.period)}.`;
+  const next = state.run || (job && !job.period) ? "" : !job ? "Decisions come while a job runs." : job.mode === "static" ? "A static job makes no decisions." : `The job decides every ${time(job.period)}.`;
   text($("thought"), job?.thought?.length ? `now: ${sentence(job.thought.join("; "))}` : decided ? "" : next);
 }
 
