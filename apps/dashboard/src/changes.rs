@@ -84,9 +84,13 @@ pub fn changes_between(before: &GridStatus, now: &GridStatus) -> Vec<(ChangeSubj
         }
         if is != was && site.on_demand {
             let (there, coming) = is;
+            let held = match there {
+                1 => "1 node is held".to_owned(),
+                _ => format!("{there} nodes are held"),
+            };
             let line = match coming {
-                0 => format!("cluster {cluster}: {there} nodes are held"),
-                _ => format!("cluster {cluster}: {there} nodes are held, {coming} are asked for"),
+                0 => format!("cluster {cluster}: {held}"),
+                _ => format!("cluster {cluster}: {held}, {coming} asked for"),
             };
             lines.push((ChangeSubject::Member, line));
         }
@@ -111,11 +115,12 @@ pub fn changes_between(before: &GridStatus, now: &GridStatus) -> Vec<(ChangeSubj
                     format!("node {} is restarted: {reason}", new.node),
                 ));
             }
-            NodeState::Idle if old.state == NodeState::Off => {
+            NodeState::Idle if old.state == NodeState::Off || is_first_start(old) => {
                 let threads = new.threads.unwrap_or(0);
+                let s = if threads == 1 { "" } else { "s" };
                 lines.push((
                     ChangeSubject::Member,
-                    format!("node {} has joined, with {threads} threads", new.node),
+                    format!("node {} has joined, with {threads} thread{s}", new.node),
                 ));
             }
             NodeState::Idle if old.state == NodeState::Starting => {
@@ -148,6 +153,11 @@ pub fn changes_between(before: &GridStatus, now: &GridStatus) -> Vec<(ChangeSubj
         }
     }
     lines
+}
+
+/// Whether a node starts for the first time: it was neither registered nor lost before.
+fn is_first_start(node: &NodeStatus) -> bool {
+    node.state == NodeState::Starting && node.incarnation.is_none() && node.reason.is_none()
 }
 
 /// The number of held nodes of a cluster, and of those requested.

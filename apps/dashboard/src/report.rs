@@ -28,7 +28,13 @@ style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'\">
 /// Styles of figures, in addition to the page's own.
 const FIGURES: &str = "\
 figure { margin: 0 0 18px; } figure img { max-width: 100%; background: #fff; } \
-figure svg { width: 100%; height: auto; display: block; } figcaption { max-width: 90ch; }
+figure svg { width: 100%; height: auto; display: block; } figcaption { max-width: 90ch; } \
+@media (max-width: 700px) { figure { overflow-x: auto; } figure svg { min-width: 620px; } \
+figcaption, .keys { position: sticky; left: 0; } \
+.compared th[scope=row] { white-space: normal; min-width: 8em; } \
+.compared td { white-space: normal; overflow-wrap: anywhere; } } \
+@media (prefers-color-scheme: dark) { figure svg, .keys i { \
+filter: brightness(1.4) saturate(.85); } }
 .keys { list-style: none; display: flex; flex-wrap: wrap; gap: 2px 14px; margin: 2px 0; \
 padding: 0; }
 .keys i { display: inline-block; width: 14px; height: 4px; margin-right: 5px; \
@@ -56,7 +62,9 @@ pub fn report(runs: &[PathBuf], compare: bool, out: Option<PathBuf>) -> Result<(
     let (out, text) = match (&run_logs[..], runs) {
         ([run_log], [run]) if !compare => {
             let series = [RunSeries::of(run_log)];
-            let figures = format!("{}{}", compared::table(&series), figures_of(&series)?);
+            let picture = latest_picture(run)?;
+            let table = compared::table(&series);
+            let figures = format!("{picture}{table}{}", figures_of(&series)?);
             (
                 out.unwrap_or_else(|| run.join("report.html")),
                 page(&replay::frames(run_log).to_string(), &figures),
@@ -132,6 +140,44 @@ fn plan(dir: &Path) -> Result<Option<String>, Failed> {
         );
     }
     Ok(Some(page_without_script("A workflow's plan", &body)))
+}
+
+/// The largest picture that a report contains, in bytes.
+const PICTURE_MAX: u64 = 8 << 20;
+
+/// The last picture (PNG) that the job wrote into the run's directory, as a part of the page; empty
+/// if there is none.
+fn latest_picture(run: &Path) -> Result<String, Failed> {
+    let entries = fs::read_dir(run).map_err(|error| cannot("read", run, &error))?;
+    let pictures = entries.flatten().filter(|entry| {
+        let is_small = entry.metadata().is_ok_and(|file| file.len() <= PICTURE_MAX);
+        is_small && entry.path().extension().is_some_and(|ext| ext == "png")
+    });
+    // Names end with the step, which orders pictures of one time.
+    let written = |entry: &fs::DirEntry| entry.metadata().and_then(|file| file.modified()).ok();
+    let latest = pictures.max_by_key(|entry| (written(entry), entry.file_name()));
+    let Some(latest) = latest else { return Ok(String::new()) };
+    let path = latest.path();
+    let bytes = fs::read(&path).map_err(|error| cannot("read", &path, &error))?;
+    let name = escaped(&latest.file_name().to_string_lossy());
+    Ok(format!(
+        "<section class=\"whole\"><h2>Latest picture <small>{name}</small></h2><figure><img \
+        alt=\"{name}\" src=\"data:image/png;base64,{}\"></figure></section>\n",
+        base64(&bytes)
+    ))
+}
+
+/// Bytes as text (RFC 4648).
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let group = |bytes: &[u8]| {
+        let byte = |at: usize| u32::from(bytes.get(at).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        // Each index has six bits.
+        let digit = |at: usize| char::from(DIGITS[(bits >> (18 - 6 * at) & 63) as usize]);
+        [0, 1, 2, 3].map(|at| if at <= bytes.len() { digit(at) } else { '=' })
+    };
+    bytes.chunks(3).flat_map(group).collect()
 }
 
 /// The names of runs: the last parts of their paths, as many as distinguish them.
@@ -231,6 +277,23 @@ fn page(run: &str, figures: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_report_shows_the_last_picture() {
+        for (bytes, text) in
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
+        {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(latest_picture(dir.path()).unwrap(), "");
+        for name in ["frame-000000.png", "frame-000001.png", "notes.txt"] {
+            fs::write(dir.path().join(name), name).unwrap();
+        }
+        let text = latest_picture(dir.path()).unwrap();
+        assert!(text.contains("frame-000001.png") && text.contains("base64,ZnJhbWUt"), "{text}");
+        assert!(latest_picture(&dir.path().join("none")).is_err());
+    }
 
     #[test]
     fn the_page_is_complete_and_no_run_data_ends_its_script() {

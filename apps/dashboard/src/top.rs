@@ -25,8 +25,16 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 const POINTS_MAX: usize = 600;
 /// Maximum number of events kept.
 const EVENTS_MAX: usize = 500;
-/// Size of a frame that is written to a file or a pipe.
-const PLAIN_SIZE: (u16, u16) = (110, 40);
+/// Width of a frame that is written to a file or a pipe, unless COLUMNS says another.
+const PLAIN_WIDTH: u16 = 110;
+/// The widths that a plain frame may have.
+const PLAIN_WIDTHS: std::ops::RangeInclusive<u16> = 40..=500;
+/// The maximum height of a plain frame.
+const PLAIN_HEIGHT: u16 = 40;
+/// The least width of a cluster's bar.
+const BAR_MIN: usize = 10;
+/// The maximum length of a cluster's name.
+const NAME_MAX: usize = 20;
 /// Signs of the fraction of work, from none to all.
 const SHADES: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The five states of a thread, with sign and colour.
@@ -47,12 +55,15 @@ pub fn top(url: &str, token_file: Option<&Path>, once: bool) -> Result<(), Faile
     let mut shown = Screen { colours: std::env::var_os("NO_COLOR").is_none(), ..Screen::default() };
     shown.history(&client.get("/api/v1/history")?);
     shown.take(client.snapshot(0)?);
+    shown.clock = clock();
     if once || !stdout().is_terminal() {
         // The first answer may be some seconds old, because the dashboard gathers data only for
         // readers.
         std::thread::sleep(POLL_INTERVAL);
         shown.take(client.snapshot(shown.last)?);
-        return print(&shown.text(PLAIN_SIZE));
+        let width = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        let width = width.filter(|width| PLAIN_WIDTHS.contains(width)).unwrap_or(PLAIN_WIDTH);
+        return print(&shown.text((width, PLAIN_HEIGHT)));
     }
     let (sender, snapshots) = mpsc::channel();
     let mut last = shown.last;
@@ -82,7 +93,10 @@ fn screen(
     loop {
         while let Ok(snapshot) = snapshots.try_recv() {
             match snapshot {
-                Ok(snapshot) => shown.take(snapshot),
+                Ok(snapshot) => {
+                    shown.take(snapshot);
+                    shown.clock = clock();
+                }
                 Err(failed) => shown.error = Some(failed.message),
             }
         }
@@ -171,6 +185,8 @@ struct Screen {
     /// The failure of the last request, if it failed.
     error: Option<String>,
     colours: bool,
+    /// The time of day of the last answer.
+    clock: Option<String>,
 }
 
 impl Screen {
@@ -233,6 +249,8 @@ impl Screen {
         let area = Rect::new(0, 0, width, height);
         let mut buffer = Buffer::empty(area);
         self.draw(area, &mut buffer);
+        // A file takes no keys.
+        let height = height.saturating_sub(1);
         let row = |y: u16| -> String {
             let cells = (0..width).map(|x| buffer[(x, y)].symbol());
             cells.collect::<String>().trim_end().to_owned()
@@ -251,14 +269,15 @@ impl Screen {
         let rows = u16::try_from(clusters.len()).unwrap_or(u16::MAX).min(area.height / 2);
         let [head, line, chart, middle, log, foot] = Layout::vertical([
             Constraint::Length(1),
-            Constraint::Length(2),
+            // A narrow screen gives the job's line more room.
+            Constraint::Length(if area.width < 80 { 3 } else { 2 }),
             Constraint::Length(5),
             Constraint::Length(rows),
             Constraint::Min(3),
             Constraint::Length(1),
         ])
         .areas(area);
-        self.head().render(head, buffer);
+        self.head(area.width).render(head, buffer);
         Paragraph::new(self.about()).wrap(Wrap { trim: true }).render(line, buffer);
         self.chart(chart, buffer);
         Paragraph::new(clusters).render(middle, buffer);
@@ -267,7 +286,7 @@ impl Screen {
         Line::styled(keys, self.style(Color::DarkGray)).render(foot, buffer);
     }
 
-    fn head(&self) -> Line<'_> {
+    fn head(&self, width: u16) -> Line<'_> {
         let rows = || {
             self.tick["clusters"]
                 .as_array()
@@ -281,14 +300,23 @@ impl Screen {
         let (all, broken) = (rows().count(), count(&[6]));
         let clusters = self.tick["clusters"].as_array().map_or(0, Vec::len);
         let mut text = format!(
-            "{} · {clusters} clusters · {}/{all} workers, {} busy",
+            "{} · {} · {}/{all} {}, {} busy",
             self.tick["grid"].as_str().unwrap_or("?"),
+            plural(clusters as u64, "cluster"),
             all - count(&[6, 7]),
+            if all == 1 { "worker" } else { "workers" },
             count(&[1])
         );
         if broken > 0 {
             text += &format!(", {broken} broken");
         }
+        if let Some(at) = self.tick["at"].as_f64() {
+            text += &format!(" · up {}", duration(at));
+        }
+        if let Some(clock) = &self.clock {
+            text += &format!(" · {clock} UTC");
+        }
+        let text = cut(&text, width.into());
         let bold = Style::new().add_modifier(Modifier::BOLD);
         match &self.error {
             None => Line::styled(text, bold),
@@ -304,6 +332,7 @@ impl Screen {
             let waiting = self.tick["jobs"].as_array().map_or(0, Vec::len);
             return match waiting {
                 0 => "no job runs".to_owned(),
+                1 => "no job runs, 1 waits".to_owned(),
                 n => format!("no job runs, {n} wait"),
             };
         };
@@ -312,7 +341,7 @@ impl Screen {
             let of = job["progress"][1].as_u64().map(|total| format!(" of {total}"));
             parts.push(format!("{done}{} {}", of.unwrap_or_default(), what.unwrap_or_default()));
         }
-        parts.push(format!("{:.0} s", job["elapsed"].as_f64().unwrap_or(0.0)));
+        parts.push(duration(job["elapsed"].as_f64().unwrap_or(0.0)));
         let band = (&job["band"][0], &job["band"][1]);
         parts.push(match job["eff"].as_f64() {
             Some(efficiency) => {
@@ -355,27 +384,49 @@ impl Screen {
         });
         lines.push(Line::from(legend.collect::<Vec<_>>()));
         let job = self.job();
+        let names = self.tick["clusters"].as_array().into_iter().flatten();
+        let lengths = names.filter_map(|cluster| Some(cluster["name"].as_str()?.chars().count()));
+        let name_width = lengths.max().unwrap_or(0).clamp(3, NAME_MAX);
+        // Behind the name stand the workers, before the text its numbers.
+        let room = usize::from(width).saturating_sub(name_width + 11);
+        let facts = |part: &Value| {
+            let tasks = match part["tasks"].as_u64() {
+                Some(tasks) => plural(tasks, "task"),
+                None => "no task counted yet".to_owned(),
+            };
+            let nodes = plural(part["n"].as_u64().unwrap_or(0), "node");
+            let work = part["t"][0].as_u64().unwrap_or(0);
+            format!("  {work:>3} % work, {nodes}, {tasks}")
+        };
+        let parts = job.and_then(|job| job["clusters"].as_object()).into_iter().flatten();
+        let facts_width = parts.map(|(_, part)| facts(part).chars().count()).max().unwrap_or(0);
+        let bar = room.saturating_sub(facts_width).max(BAR_MIN);
         for cluster in self.tick["clusters"].as_array().into_iter().flatten() {
-            let name = cluster["name"].as_str().unwrap_or("?");
+            let full = cluster["name"].as_str().unwrap_or("?").to_owned();
+            let name = full.as_str();
             let rows = cluster["w"].as_array().map_or(&[][..], Vec::as_slice);
             let there = rows.iter().filter(|row| !matches!(row[5].as_u64(), Some(6 | 7))).count();
-            let mut spans = vec![Span::raw(format!("{name:<12.12} {there:>4}/{:<4} ", rows.len()))];
-            let part = job.map(|job| &job["clusters"][name]).filter(|part| part.is_object());
+            let name = cut(name, name_width);
+            let count = format!("{name:<name_width$} {there:>4}/{:<4} ", rows.len());
+            let mut spans = vec![Span::raw(count)];
+            let part = job.map(|job| &job["clusters"][&full]).filter(|part| part.is_object());
             match part {
                 Some(part) => {
                     let share = |i: usize| part["t"][i].as_u64().unwrap_or(0) as usize;
+                    let mut sum = 0;
                     for (i, (sign, colour, _)) in STATES.iter().enumerate() {
-                        let cells = (share(i) + 2) / 4;
+                        // Of the ends, so that the cells fill the bar.
+                        let start = sum * bar / 100;
+                        sum = (sum + share(i)).min(100);
+                        let cells = sum * bar / 100 - start;
                         spans.push(Span::styled(
                             sign.to_string().repeat(cells),
                             self.style(*colour),
                         ));
                     }
-                    let (n, tasks) = (&part["n"], &part["tasks"]);
-                    spans.push(Span::raw(format!(
-                        "  {:>3} % work, {n} nodes, {tasks} tasks",
-                        share(0)
-                    )));
+                    let used = name_width + 11 + bar;
+                    let left = usize::from(width).saturating_sub(used);
+                    spans.push(Span::raw(cut(&facts(part), left)));
                 }
                 None => spans.push(Span::raw("no worker of this job")),
             }
@@ -410,7 +461,7 @@ impl Screen {
             let at = event["at"].as_f64().unwrap_or(0.0);
             let text = event["text"].as_str().unwrap_or("");
             let first = text.lines().next().unwrap_or("");
-            let shown: String = first.chars().filter(|c| !c.is_control()).take(width).collect();
+            let shown = cut(&plain(first), width.saturating_sub(EVENT_INDENT));
             lines.push(Line::from(vec![
                 Span::styled(format!("{at:>8.1} s "), self.style(Color::DarkGray)),
                 Span::styled(format!("{sign} "), self.style(colour)),
@@ -419,14 +470,60 @@ impl Screen {
             for why in
                 event["why"].as_array().into_iter().flatten().filter_map(Value::as_str).take(3)
             {
-                let why: String = why.chars().filter(|c| !c.is_control()).take(width).collect();
-                lines
-                    .push(Line::styled(format!("             {why}"), self.style(Color::DarkGray)));
+                let why = cut(&sentence(&plain(why)), width.saturating_sub(EVENT_INDENT));
+                let indent = " ".repeat(EVENT_INDENT);
+                lines.push(Line::styled(format!("{indent}{why}"), self.style(Color::DarkGray)));
             }
         }
         lines.truncate(usize::from(area.height));
         lines
     }
+}
+
+/// The width of an event's time and sign.
+const EVENT_INDENT: usize = 13;
+
+/// A text without control characters.
+fn plain(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
+}
+
+/// A text of at most this width; `…` marks what is cut off.
+fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let start: String = text.chars().take(width.saturating_sub(1)).collect();
+    if width == 0 { start } else { start + "…" }
+}
+
+/// A reason with a full stop at its end.
+fn sentence(text: &str) -> String {
+    if text.ends_with(['.', '!', '?', ':']) { text.to_owned() } else { format!("{text}.") }
+}
+
+/// A number with its noun.
+fn plural(number: u64, noun: &str) -> String {
+    let s = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{s}")
+}
+
+/// Seconds as people say them, as on the page.
+fn duration(seconds: f64) -> String {
+    // Not negative, and far below 2^64.
+    let whole = seconds.max(0.0).round() as u64;
+    match whole {
+        0..60 => format!("{whole} s"),
+        60..3600 => format!("{}:{:02} min", whole / 60, whole % 60),
+        _ => format!("{}:{:02} h", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+/// The time of day in UTC.
+fn clock() -> Option<String> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
+    let day = now.as_secs() % 86_400;
+    Some(format!("{:02}:{:02}:{:02}", day / 3600, day / 60 % 60, day % 60))
 }
 
 /// The job's efficiency; if it is not measured, the fraction of its threads' time that is work.
@@ -468,7 +565,7 @@ mod tests {
     fn shown() -> Screen {
         let mut shown = Screen::default();
         let tick = json!({
-            "grid": "test",
+            "grid": "test", "at": 75.2,
             "jobs": [{
                 "id": 3, "name": "barnes-hut", "state": "running", "elapsed": 12.0,
                 "mode": "adaptive", "eff": 0.42, "band": [0.3, 0.5],
@@ -498,13 +595,14 @@ mod tests {
     fn a_frame_has_this_text() {
         let text = shown().text((100, 20));
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0], "test · 2 clusters · 3/4 workers, 2 busy, 1 broken");
+        assert_eq!(lines[0], "test · 2 clusters · 3/4 workers, 2 busy, 1 broken · up 1:15 min");
         assert!(lines[1].starts_with(
             "job 3 barnes-hut · 7 of 10 steps · 12 s · efficiency 0.42 (band 0.3 to 0.5)"
         ));
         assert!(
             text.contains(
-                "ams             3/3    ███████████████░░░░░▒▒▒▓b   60 % work, 2 nodes, 1234 tasks"
+                "ams    3/3    ███████████████████████████████░░░░░░░░░░░▒▒▒▒▒▒▓▓bbb   60 % work, \
+                 2 nodes, 1234 tasks"
             ),
             "{text}"
         );
@@ -513,10 +611,15 @@ mod tests {
         // The newest first. Control characters are removed.
         assert!(
             text.contains(
-                "4.0 s ▼ removed bud-1\n             it is slow\n     3.0 s   node ams-3 left[31m\n"
+                "4.0 s ▼ removed bud-1\n             it is slow.\n     \
+                3.0 s   node ams-3 left[31m\n"
             ),
             "{text}"
         );
+        // A narrow frame marks what it cuts, and has no wider line.
+        let narrow = shown().text((44, 20));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 44), "{narrow}");
+        assert!(narrow.contains("60 % work, 2 nod…\n"), "{narrow}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use actix_rt::task::JoinHandle;
 use springtide_actors::job::{cluster_coordinator_name, coordinator_name};
 use springtide_actors::scheduler::{Drain, JobGrant, Scheduler, Undrain};
 use springtide_runtime::config::{
-    ByteRate, EventSection, Happening, Pair, PlaceSection, Role, ScenarioConfig,
+    ByteRate, EventSection, Happening, Pair, PlaceSection, Role, ScenarioConfig, Share,
 };
 use springtide_runtime::event::Record;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
@@ -428,7 +428,7 @@ impl ScenarioDriver {
 /// Applies an event to a direction of a link. A queue that the file gives stays; another follows
 /// the bandwidth.
 fn changed(original: &LinkProfile, event: &EventSection, queue: Option<u32>) -> LinkProfile {
-    let now = original.clone().loss(event.loss.unwrap_or(original.loss));
+    let now = original.clone().loss(event.loss.map_or(original.loss, Share::get));
     let now = event.rtt.map_or(now.clone(), |rtt| now.delay(rtt.get() / 2));
     limited(now, event.bandwidth, queue)
 }

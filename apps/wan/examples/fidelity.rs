@@ -149,6 +149,7 @@ mod linux {
             sys::run_in_namespaces(
                 &mut command,
                 vec![(fabric.ports[site].net.try_clone()?, Namespace::Net)],
+                None,
             );
             children.0.push(command.spawn()?);
         }

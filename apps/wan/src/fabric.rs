@@ -9,14 +9,17 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use hdrhistogram::Histogram;
 use springtide_runtime::topology::Topology;
 
+use crate::pcap;
 use crate::router::{GATE, PortKind, Router};
 use crate::sys::{self, Interfaces, Namespace, Poll};
 
@@ -31,6 +34,8 @@ const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// The maximum number of packets that are read from a port in a row, so that other ports are
 /// served.
 const BATCH: usize = 64;
+/// Packets that may wait for the writer of a capture.
+const CAPTURE_QUEUE: usize = 4096;
 /// A real-time priority above most programs, and below what Linux itself needs.
 const PRIORITY: i32 = 50;
 
@@ -176,6 +181,40 @@ pub struct RouterCore {
     pub refused: u64,
     /// Ports whose device was deleted in its namespace, where the owner may do so.
     pub gone: BTreeSet<usize>,
+    /// The captures under way.
+    captures: Vec<Capture>,
+}
+
+/// A capture of packets, which another thread writes.
+struct Capture {
+    /// Whether packets are captured when they enter the network.
+    offered: bool,
+    records: SyncSender<Vec<u8>>,
+    /// Packets that the writer had no room for.
+    missed: Arc<AtomicU64>,
+}
+
+impl RouterCore {
+    /// Gives a packet to the captures. A slow writer does not delay the router: it misses packets.
+    fn capture(&mut self, offered: bool, packet: &[u8]) {
+        if self.captures.is_empty() {
+            return;
+        }
+        let record = pcap::record(SystemTime::now(), packet);
+        self.captures.retain(|capture| {
+            if capture.offered != offered {
+                return true;
+            }
+            match capture.records.try_send(record.clone()) {
+                Ok(()) => true,
+                Err(TrySendError::Full(_)) => {
+                    capture.missed.fetch_add(1, Ordering::Relaxed);
+                    true
+                }
+                Err(TrySendError::Disconnected(_)) => false,
+            }
+        });
+    }
 }
 
 /// The thread that routes, until this is dropped.
@@ -195,8 +234,13 @@ impl RouterThread {
     /// The system gives no thread, or cannot wait with a resolution of microseconds.
     pub fn start(router: Router, fabric: &Namespaces) -> io::Result<Self> {
         let late = Histogram::new_with_max(60_000_000_000, 3).map_err(io::Error::other)?;
-        let core =
-            Arc::new(Mutex::new(RouterCore { router, late, refused: 0, gone: BTreeSet::new() }));
+        let core = Arc::new(Mutex::new(RouterCore {
+            router,
+            late,
+            refused: 0,
+            gone: BTreeSet::new(),
+            captures: Vec::new(),
+        }));
         let tuns = fabric.tuns.iter().map(File::try_clone);
         let tuns: Vec<File> = tuns.collect::<Result<_, _>>()?;
         let poll = Poll::new(tuns.len())?;
@@ -219,6 +263,26 @@ impl RouterThread {
     /// The router with its statistics; packets wait while it is locked.
     pub fn core(&self) -> MutexGuard<'_, RouterCore> {
         lock(&self.core)
+    }
+
+    /// Writes packets to a connection as a capture file, until it breaks.
+    ///
+    /// # Errors
+    /// The connection has broken.
+    pub fn capture(&self, mut to: UnixStream, offered: bool) -> io::Result<()> {
+        let (records, receiver) = mpsc::sync_channel(CAPTURE_QUEUE);
+        let missed = Arc::new(AtomicU64::new(0));
+        to.write_all(&pcap::header())?;
+        let capture = Capture { offered, records, missed: missed.clone() };
+        self.core().captures.push(capture);
+        for record in receiver {
+            to.write_all(&record)?;
+        }
+        match missed.load(Ordering::Relaxed) {
+            0 => {}
+            missed => tracing::warn!(missed, "a capture was too slow for some packets"),
+        }
+        Ok(())
     }
 
     /// The present time of the router.
@@ -270,6 +334,7 @@ fn route(
             for _ in 0..BATCH {
                 match (&tuns[port]).read(&mut buffer) {
                     Ok(len) => {
+                        core.capture(true, &buffer[..len]);
                         core.router.accept(port, buffer[..len].to_vec(), start.elapsed());
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -290,6 +355,7 @@ fn route(
 fn send_due(core: &mut RouterCore, tuns: &[File], start: Instant) {
     let now = start.elapsed();
     while let Some(due) = core.router.due(now) {
+        core.capture(false, &due.packet);
         // A device accepts a packet whole or not at all.
         match (&tuns[due.to]).write_all(&due.packet) {
             Ok(()) => {

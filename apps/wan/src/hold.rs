@@ -23,7 +23,8 @@ use springtide_runtime::topology::{LinkId, Topology};
 use crate::fabric::{FabricError, Namespaces, Port, RouterThread};
 use crate::kernel::{Kernel, KernelError};
 use crate::place::{
-    self, Backend, ControlAnswer, ControlRequest, LineStatus, SpaceStatus, Status, StubStatus,
+    self, Backend, BorderStatus, ControlAnswer, ControlRequest, LineStatus, SpaceStatus, Status,
+    StubStatus,
 };
 use crate::quota;
 use crate::router::{PortKind, Router, RouterChange, RouterCounts, UnknownCluster, check};
@@ -214,10 +215,14 @@ impl Carrier {
     /// All lines, and the limited uplinks and downlinks.
     fn links(&self) -> Result<(Vec<LineStatus>, Vec<StubStatus>), String> {
         let line = |from: &ClusterId, to: &ClusterId, profile, cut, counts: RouterCounts| {
-            LineStatus { from: from.clone(), to: to.clone(), profile, cut, counts }
+            let (queued, rate, impairments) = (0, None, String::new());
+            let (from, to) = (from.clone(), to.clone());
+            LineStatus { from, to, profile, cut, counts, queued, rate, impairments }
         };
-        let stub =
-            |cluster: &ClusterId, up, profile| StubStatus { cluster: cluster.clone(), up, profile };
+        let stub = |cluster: &ClusterId, up, profile| {
+            let (queued, rate, impairments) = (0, None, String::new());
+            StubStatus { cluster: cluster.clone(), up, profile, queued, rate, impairments }
+        };
         match self {
             Self::Router(_, routing) => {
                 let core = routing.core();
@@ -237,6 +242,33 @@ impl Carrier {
                 Ok((lines.collect(), stubs.collect()))
             }
         }
+    }
+
+    /// The bytes that wait in the queue of a link; 0 where the system does not say.
+    fn queued(&self, link: &LinkId) -> usize {
+        let queued = match self {
+            Self::Router(_, routing) => {
+                let now = routing.now();
+                routing.core().router.queued(link, now)
+            }
+            Self::Kernel(_) => Ok(0),
+            Self::Sockets(table, _) => table.queued(link, sys::now_ns()),
+        };
+        queued.unwrap_or_default()
+    }
+
+    /// The clusters with an address translator or a firewall.
+    fn borders(&self) -> Vec<BorderStatus> {
+        let Self::Router(_, routing) = self else { return Vec::new() };
+        let core = routing.core();
+        let borders = core.router.borders().filter(|(_, border)| border.rules().filters());
+        let status = borders.map(|(cluster, border)| BorderStatus {
+            cluster: cluster.clone(),
+            rules: border.rules().words(),
+            public: border.rules().nat.map(|_| Ipv4Addr::from(border.public())),
+            flows: border.flows(),
+        });
+        status.collect()
     }
 
     fn notes(&self) -> Vec<String> {
@@ -286,7 +318,18 @@ pub fn hold(mut order: NetworkSpec, home: &Path, ready: impl FnOnce()) -> Result
     };
     // The name comes first: its owner owns all files of that name.
     let (listener, path) = listen(home, &order.name)?;
-    let carrier = Carrier::start(&mut order, home).inspect_err(|_| drop(fs::remove_file(&path)))?;
+    let hosts = place::hosts(home, &order.name);
+    let carrier = Carrier::start(&mut order, home).and_then(|carrier| {
+        if !matches!(carrier, Carrier::Sockets(..)) {
+            fs::write(&hosts, hosts_text(&order.topology)).map_err(io("the file of its names"))?;
+        }
+        Ok(carrier)
+    });
+    let carrier = carrier.inspect_err(|_| {
+        for file in [&path, &hosts] {
+            let _ = fs::remove_file(file);
+        }
+    })?;
     let ends = Instant::now() + order.lasts;
     let steering = Mutex::new(Steering::new(&order.topology, Instant::now()));
     let (steered, tied) = (Condvar::new(), Mutex::default());
@@ -327,7 +370,8 @@ pub fn hold(mut order: NetworkSpec, home: &Path, ready: impl FnOnce()) -> Result
     network.end_programs();
     network.clear_up();
     let name = &network.order.name;
-    for file in [path, place::log(home, name), place::table(home, name), place::state(home, name)] {
+    let own = [place::log, place::table, place::state, place::hosts].map(|file| file(home, name));
+    for file in own.iter().chain([&path]) {
         let _ = fs::remove_file(file);
     }
     if let Some(mut requester) = requester {
@@ -336,13 +380,21 @@ pub fn hold(mut order: NetworkSpec, home: &Path, ready: impl FnOnce()) -> Result
     Ok(())
 }
 
+/// The nodes' names and addresses, as a file of hosts.
+fn hosts_text(topology: &Topology) -> String {
+    let nodes = topology.nodes().map(|(node, _, address)| format!("{address} {node}\n"));
+    // Programs look up the name of their host, which is that of the machine on all nodes.
+    let own = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("127.0.0.1 localhost {}\n{}", own.trim(), nodes.collect::<String>())
+}
+
 /// Creates the socket of a name atomically: it gets another name first, and is then linked unless
 /// the name is taken.
 fn listen(home: &Path, name: &str) -> Result<(UnixListener, PathBuf), HolderError> {
     let path = place::socket(home, name);
     let first = home.join(format!(".{}", std::process::id()));
     let _ = fs::remove_file(&first);
-    let listener = UnixListener::bind(&first).map_err(io("its socket"))?;
+    let listener = place::listen(&first).map_err(io("its socket"))?;
     let named = fs::hard_link(&first, &path);
     let _ = fs::remove_file(&first);
     match named {
@@ -354,12 +406,31 @@ fn listen(home: &Path, name: &str) -> Result<(UnixListener, PathBuf), HolderErro
     }
 }
 
+/// The change that gives a link this profile.
+fn link_change(link: &LinkId, profile: LinkProfile) -> RouterChange {
+    match link {
+        LinkId::Line(from, to) => {
+            RouterChange::Line { from: from.clone(), to: to.clone(), profile }
+        }
+        LinkId::Stub(cluster, up) => {
+            RouterChange::Stub { cluster: cluster.clone(), up: *up, profile }
+        }
+    }
+}
+
 impl HeldNetwork {
     /// Cuts and restores flapping links as long as this process lives.
     fn flap(&self) {
         let mut steering = lock(&self.steering);
         loop {
-            let due = steering.turn(Instant::now());
+            let now = Instant::now();
+            let mut due = steering.turn(now);
+            for (link, rate) in steering.due_rates(now) {
+                match self.carrier.profile(&link) {
+                    Ok(profile) => due.push(link_change(&link, LinkProfile { rate, ..profile })),
+                    Err(error) => tracing::error!("{error}"),
+                }
+            }
             if !due.is_empty()
                 && let Err(error) = self.carrier.change(&due)
             {
@@ -410,6 +481,14 @@ impl HeldNetwork {
                     Ok(outcome) => ControlAnswer::Set(outcome),
                     Err(error) => ControlAnswer::Failed(error),
                 },
+                ControlRequest::Capture { offered } => match &self.carrier {
+                    Carrier::Router(_, routing) => return routing.capture(stream, offered),
+                    Carrier::Kernel(_) | Carrier::Sockets(..) => {
+                        let reason = "only a network by router captures packets: bring it up \
+                                      with `--network router`";
+                        ControlAnswer::Failed(reason.to_owned())
+                    }
+                },
                 // There is no answer until the end, which closes the connection.
                 ControlRequest::Stay => continue,
                 ControlRequest::Tie { pid, groups, folder } => {
@@ -437,7 +516,22 @@ impl HeldNetwork {
 
     fn status(&self) -> Result<Status, String> {
         let Self { order, own_users, carrier, ends, .. } = self;
-        let (lines, stubs) = carrier.links()?;
+        let (mut lines, mut stubs) = carrier.links()?;
+        {
+            let steering = lock(&self.steering);
+            for line in &mut lines {
+                let link = LinkId::Line(line.from.clone(), line.to.clone());
+                line.queued = carrier.queued(&link);
+                line.rate = steering.rate_text(&link, line.profile.rate);
+                line.impairments = steering.words(&link);
+            }
+            for stub in &mut stubs {
+                let link = LinkId::Stub(stub.cluster.clone(), stub.up);
+                stub.queued = carrier.queued(&link);
+                stub.rate = steering.rate_text(&link, stub.profile.rate);
+                stub.impairments = steering.words(&link);
+            }
+        }
         let nodes = order.topology.nodes().map(|(node, _, address)| (node.to_string(), address));
         let (table, counts) = match carrier {
             Carrier::Router(_, routing) => {
@@ -461,6 +555,7 @@ impl HeldNetwork {
             nodes: nodes.collect(),
             lines,
             stubs,
+            borders: carrier.borders(),
             left_s: ends.saturating_duration_since(Instant::now()).as_secs_f64(),
             notes: carrier.notes(),
             late_us,

@@ -113,6 +113,8 @@ impl KernelLinks {
                     }
                 }
             }
+            // Refused before they get here.
+            RouterChange::Impair { .. } | RouterChange::Border { .. } => {}
         }
     }
 
@@ -250,11 +252,17 @@ impl Kernel {
                 profile: profile.clone(),
                 cut: *cut,
                 counts: counts.get(&(from.clone(), to.clone())).copied().unwrap_or_default(),
+                queued: 0,
+                rate: None,
+                impairments: String::new(),
             });
         let stubs = self.links.stubs.iter().map(|((cluster, up), profile)| StubStatus {
             cluster: cluster.clone(),
             up: *up,
             profile: profile.clone(),
+            queued: 0,
+            rate: None,
+            impairments: String::new(),
         });
         Ok((lines.collect(), stubs.collect()))
     }
@@ -318,7 +326,10 @@ fn parse_counts(output: &str) -> BTreeMap<(ClusterId, ClusterId), RouterCounts> 
             counts.split(", ").filter_map(|part| part.split_once(' ')?.0.parse().ok());
         let (bytes, sent, lost) = (numbers.next()?, numbers.next()?, numbers.next()?);
         // A dropped packet is not among the sent ones.
-        Some(((from.into(), to.into()), RouterCounts { packets: sent + lost, bytes, lost }))
+        Some((
+            (from.into(), to.into()),
+            RouterCounts { packets: sent + lost, bytes, lost, ..RouterCounts::default() },
+        ))
     };
     output.lines().filter_map(of).collect()
 }
@@ -379,7 +390,7 @@ mod tests {
         let counts = parse_counts(output);
         assert_eq!(counts.len(), 1);
         let found = counts[&("a".into(), "b".into())];
-        assert_eq!(found, RouterCounts { packets: 5, bytes: 1500, lost: 2 });
+        assert_eq!((found.packets, found.bytes, found.lost), (5, 1500, 2));
         let output = "kernel.sh: warning: link a b: not modelled: delay 5 us\nsomething else\n";
         assert_eq!(warnings(output), ["link a b: not modelled: delay 5 us"]);
     }

@@ -13,12 +13,15 @@
 
 #[cfg(target_os = "linux")]
 pub mod awake;
+pub mod border;
 #[cfg(target_os = "linux")]
 pub mod fabric;
 #[cfg(target_os = "linux")]
 pub mod hold;
+pub mod impair;
 #[cfg(target_os = "linux")]
 pub mod kernel;
+pub mod pcap;
 #[cfg(target_os = "linux")]
 pub mod place;
 #[cfg(target_os = "linux")]

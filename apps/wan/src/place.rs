@@ -5,8 +5,9 @@
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -35,10 +36,15 @@ pub enum ControlRequest {
         /// The link to set.
         link: LinkSelector,
         /// The new properties.
-        wish: LinkOverrides,
+        wish: Box<LinkOverrides>,
     },
     /// End the network; the answer comes after its end.
     Down,
+    /// Send packets over this connection as a capture file, until it breaks.
+    Capture {
+        /// Whether to capture packets when they enter the network, not when they leave it.
+        offered: bool,
+    },
     /// Keep the connection open without an answer; it breaks when the network ends.
     Stay,
     /// End the network when this connection breaks.
@@ -88,6 +94,15 @@ pub struct LineStatus {
     pub cut: bool,
     /// The counts of the line.
     pub counts: RouterCounts,
+    /// The bytes that wait in its queue now.
+    #[serde(default)]
+    pub queued: usize,
+    /// Its rate as it was given; none without a limit.
+    #[serde(default)]
+    pub rate: Option<String>,
+    /// Its impairments and its schedule, as words of `wan set`.
+    #[serde(default)]
+    pub impairments: String,
 }
 
 /// The state of the link that all traffic out of a cluster, or into it, passes.
@@ -99,6 +114,28 @@ pub struct StubStatus {
     pub up: bool,
     /// The profile of the link.
     pub profile: LinkProfile,
+    /// The bytes that wait in its queue now.
+    #[serde(default)]
+    pub queued: usize,
+    /// Its rate as it was given; none without a limit.
+    #[serde(default)]
+    pub rate: Option<String>,
+    /// Its schedule, as words of `wan set`.
+    #[serde(default)]
+    pub impairments: String,
+}
+
+/// The state of a cluster's address translator and firewall.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BorderStatus {
+    /// The cluster of the border.
+    pub cluster: ClusterId,
+    /// Its rules, as words of `wan set`.
+    pub rules: String,
+    /// The address of its translator, if it has one.
+    pub public: Option<std::net::Ipv4Addr>,
+    /// The number of flows that may receive answers.
+    pub flows: usize,
 }
 
 /// The implementation of a network.
@@ -160,6 +197,9 @@ pub struct Status {
     pub lines: Vec<LineStatus>,
     /// The limited uplinks and downlinks.
     pub stubs: Vec<StubStatus>,
+    /// The clusters with an address translator or a firewall.
+    #[serde(default)]
+    pub borders: Vec<BorderStatus>,
     /// Seconds until the network ends by itself.
     pub left_s: f64,
     /// Deviations from the topology, a sentence each.
@@ -257,6 +297,41 @@ pub fn state(home: &Path, name: &str) -> PathBuf {
     home.join(format!("{name}.kernel"))
 }
 
+/// The path of the file with the nodes' names, which programs see as `/etc/hosts`.
+pub fn hosts(home: &Path, name: &str) -> PathBuf {
+    home.join(format!("{name}.hosts"))
+}
+
+/// The longest path that the address of a socket holds, in bytes.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// Calls a function with a path to a socket that is short enough for an address: the path itself,
+/// or one by the open directory.
+fn with_short<T>(socket: &Path, call: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    if socket.as_os_str().len() <= SOCKET_PATH_MAX {
+        return call(socket);
+    }
+    let (dir, name) = socket.parent().zip(socket.file_name()).ok_or(io::ErrorKind::InvalidInput)?;
+    let dir = fs::File::open(dir)?;
+    call(&PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name))
+}
+
+/// Connects to a socket, however long its path is.
+///
+/// # Errors
+/// There is no such socket, or no process listens at it.
+pub fn connect(socket: &Path) -> io::Result<UnixStream> {
+    with_short(socket, |path| UnixStream::connect(path))
+}
+
+/// Creates a socket, however long its path is.
+///
+/// # Errors
+/// The path exists, or the system does not allow it.
+pub fn listen(socket: &Path) -> io::Result<UnixListener> {
+    with_short(socket, |path| UnixListener::bind(path))
+}
+
 /// The path of the log of the process that holds a network.
 pub fn log(home: &Path, name: &str) -> PathBuf {
     home.join(format!("{name}.log"))
@@ -265,7 +340,7 @@ pub fn log(home: &Path, name: &str) -> PathBuf {
 /// Whether a process listens at a network's socket. A process that does not answer now counts.
 fn is_up(socket: &Path) -> bool {
     use io::ErrorKind::{ConnectionRefused, NotFound};
-    let error = UnixStream::connect(socket).err();
+    let error = connect(socket).err();
     !error.is_some_and(|error| matches!(error.kind(), ConnectionRefused | NotFound))
 }
 
@@ -285,7 +360,8 @@ pub fn running_networks(home: &Path) -> Result<Vec<String>, ControlError> {
         if is_up(&path) {
             names.push(name.to_owned());
         } else if path.exists() {
-            for file in [&path, &log(home, name), &table(home, name), &state(home, name)] {
+            let own = [log, table, state, hosts].map(|file| file(home, name));
+            for file in [&path].into_iter().chain(&own) {
                 let _ = fs::remove_file(file);
             }
         }
@@ -352,7 +428,7 @@ pub fn send_request(
         }
     };
     let exchange = || {
-        let mut stream = UnixStream::connect(socket(home, name))?;
+        let mut stream = connect(&socket(home, name))?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         write_message(&mut stream, request)?;
         read_message::<ControlAnswer>(&stream)
@@ -407,6 +483,18 @@ mod tests {
         let error = send_request(home, "pair", &ControlRequest::Stay).unwrap_err();
         assert!(matches!(error, ControlError::NotUp { .. }), "{error}");
         assert_eq!(running_networks(home).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn sockets_may_have_long_paths() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join("deep".repeat(50));
+        fs::create_dir(&home).unwrap();
+        let path = socket(&home, "pair");
+        let _listener = listen(&path).unwrap();
+        assert!(path.exists() && connect(&path).is_ok());
+        assert_eq!(running_networks(&home).unwrap(), ["pair"]);
+        assert!(connect(&socket(&home, "other")).is_err());
     }
 
     #[test]

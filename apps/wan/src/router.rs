@@ -11,8 +11,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::ClusterId;
-use springtide_runtime::net::{LinkProfile, Path, Paths};
+use springtide_runtime::net::{DropCause, LinkProfile, Path, Paths};
+use springtide_runtime::random::SplitMix;
 use springtide_runtime::topology::{LinkId, Topology, TopologyCluster};
+
+use crate::border::{Border, BorderRules};
+use crate::impair::{Impairments, TraceQueue};
 
 /// The maximum number of packets under way; more are dropped and counted, however long a queue a
 /// file demands.
@@ -33,19 +37,49 @@ pub enum PortKind {
 
 /// Counts of packets from one cluster to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RouterCounts {
     /// Packets that were offered.
     pub packets: u64,
     /// Bytes of these packets, IP headers included.
     pub bytes: u64,
-    /// Packets that the link's loss rate or a full queue dropped.
+    /// Packets that did not arrive, for any of the following causes.
     pub lost: u64,
+    /// Packets lost because a link was down, or the clusters were cut off from each other.
+    pub down: u64,
+    /// Packets lost because a queue was full.
+    pub queue_full: u64,
+    /// Packets lost by a link's loss rate.
+    pub random: u64,
+    /// Packets lost in bursts.
+    pub burst: u64,
+    /// Packets that an address translator or a firewall blocked.
+    pub filtered: u64,
+    /// Packets that arrived twice.
+    pub duplicated: u64,
+    /// Packets that arrived with a wrong bit.
+    pub corrupted: u64,
+    /// Packets that were held back.
+    pub reordered: u64,
+}
+
+impl RouterCounts {
+    /// Counts a packet that a link did not carry.
+    pub(crate) fn drop(&mut self, cause: DropCause) {
+        self.lost += 1;
+        match cause {
+            DropCause::Down => self.down += 1,
+            DropCause::QueueFull => self.queue_full += 1,
+            DropCause::Loss => self.random += 1,
+        }
+    }
 }
 
 struct QueuedPacket {
     at: Duration,
     seq: u64,
-    to: Port,
+    /// The clusters of the sender and of the receiver.
+    sites: (usize, usize),
     packet: Vec<u8>,
 }
 
@@ -71,6 +105,11 @@ struct LinkState {
     path: Path,
     cut: bool,
     counts: RouterCounts,
+    impairments: Impairments,
+    /// Whether the channel of the bursts is bad.
+    is_bad: bool,
+    rng: SplitMix,
+    trace: TraceQueue,
 }
 
 /// A packet that is due.
@@ -116,14 +155,32 @@ pub enum RouterChange {
         /// Whether the connection is cut.
         cut: bool,
     },
+    /// Sets the impairments of the line from a cluster to another, or inside one.
+    Impair {
+        /// The cluster of the senders.
+        from: ClusterId,
+        /// The cluster of the receivers.
+        to: ClusterId,
+        /// All impairments of the line.
+        impairments: Impairments,
+    },
+    /// Sets the address translator and the firewall of a cluster.
+    Border {
+        /// The cluster of the border.
+        cluster: ClusterId,
+        /// The rules of the border.
+        rules: BorderRules,
+    },
 }
 
 impl RouterChange {
     /// The two clusters of a change, or one of them twice.
     fn clusters(&self) -> [&ClusterId; 2] {
         match self {
-            Self::Line { from: a, to: b, .. } | Self::Cut { a, b, .. } => [a, b],
-            Self::Stub { cluster, .. } => [cluster, cluster],
+            Self::Line { from: a, to: b, .. }
+            | Self::Cut { a, b, .. }
+            | Self::Impair { from: a, to: b, .. } => [a, b],
+            Self::Stub { cluster, .. } | Self::Border { cluster, .. } => [cluster, cluster],
         }
     }
 }
@@ -171,6 +228,8 @@ pub struct Router {
     by_address: BTreeMap<(u8, u8), Port>,
     paths: Paths,
     links: BTreeMap<(usize, usize), LinkState>,
+    /// The borders of the clusters, in the order of the topology.
+    borders: Vec<Border>,
     in_flight: BinaryHeap<Reverse<QueuedPacket>>,
     seq: u64,
     unroutable: u64,
@@ -201,14 +260,23 @@ impl Router {
         for (from, a) in topology.sites.iter().enumerate() {
             for (to, b) in topology.sites.iter().enumerate() {
                 let path = paths.path(&(a.name.clone(), b.name.clone()));
-                links.insert(
-                    (from, to),
-                    LinkState { path, cut: false, counts: RouterCounts::default() },
-                );
+                let state = LinkState {
+                    path,
+                    cut: false,
+                    counts: RouterCounts::default(),
+                    impairments: Impairments::default(),
+                    is_bad: false,
+                    rng: SplitMix::with_text(seed, &format!("impair {}>{}", a.name, b.name)),
+                    trace: TraceQueue::default(),
+                };
+                links.insert((from, to), state);
             }
         }
+        let border =
+            |site: &TopologyCluster| Border::new(topology.address(site.number, PUBLIC).octets());
+        let borders = topology.sites.iter().map(border).collect();
         let (in_flight, seq, unroutable) = (BinaryHeap::new(), 0, 0);
-        Self { topology, port_site, by_address, paths, links, in_flight, seq, unroutable }
+        Self { topology, port_site, by_address, paths, links, borders, in_flight, seq, unroutable }
     }
 
     /// The number of ports, in the order of clusters and nodes of the topology.
@@ -217,28 +285,86 @@ impl Router {
     }
 
     /// Accepts a packet from a port. Returns whether the packet is under way.
-    pub fn accept(&mut self, from: Port, packet: Vec<u8>, now: Duration) -> bool {
+    pub fn accept(&mut self, from: Port, mut packet: Vec<u8>, now: Duration) -> bool {
         // The kernel sends IPv6 router solicitations by itself.
         if packet.first().is_none_or(|byte| byte >> 4 != 4) {
             return false;
         }
-        let Some(to) = self.port_of(&packet) else {
+        let site = self.port_site[from];
+        let Some(to) = self.destination(&packet).filter(|to| *to != site || self.is_node(&packet))
+        else {
             self.unroutable += 1;
             return false;
         };
-        let sites = (self.port_site[from], self.port_site[to]);
+        let sites = (site, to);
         let Some(link) = self.links.get_mut(&sites) else { return false };
         link.counts.packets += 1;
         link.counts.bytes += packet.len() as u64;
-        let passes = !link.cut && self.in_flight.len() < PACKETS_MAX;
-        let at = passes.then(|| self.paths.offer(&link.path, now, packet.len())).flatten();
-        let Some(at) = at else {
+        if site != to && self.borders[site].outgoing(&mut packet, now).is_err() {
             link.counts.lost += 1;
+            link.counts.filtered += 1;
             return false;
+        }
+        let offered = if link.cut {
+            Err(DropCause::Down)
+        } else if self.in_flight.len() >= PACKETS_MAX {
+            Err(DropCause::QueueFull)
+        } else {
+            self.paths.try_offer(&link.path, now, packet.len())
         };
-        self.seq += 1;
-        self.in_flight.push(Reverse(QueuedPacket { at, seq: self.seq, to, packet }));
+        let offered = match (&link.impairments.trace, offered) {
+            // Behind the other links, which a packet that waits for the trace does not occupy.
+            (Some(trace), Ok(at)) => {
+                let [a, b] = [site, to].map(|at| self.topology.sites[at].name.clone());
+                let queue = self.paths.line_profile(&(a, b)).map_or(0, |profile| profile.queue);
+                link.trace.offer(trace, queue, at, packet.len()).ok_or(DropCause::QueueFull)
+            }
+            (_, offered) => offered,
+        };
+        let at = match offered {
+            Ok(at) => at,
+            Err(cause) => {
+                link.counts.drop(cause);
+                return false;
+            }
+        };
+        let fate = link.impairments.draw(&mut link.is_bad, &mut link.rng);
+        if fate.is_lost {
+            link.counts.lost += 1;
+            link.counts.burst += 1;
+            return false;
+        }
+        if fate.flip.is_some() {
+            // A wrong IP header would be lost at the first router.
+            let header = (usize::from(packet[0] & 15) * 4).min(packet.len());
+            fate.corrupt(&mut packet[header..]);
+            link.counts.corrupted += 1;
+        }
+        link.counts.reordered += u64::from(fate.hold > Duration::ZERO);
+        link.counts.duplicated += u64::from(fate.is_duplicated);
+        let at = at + fate.hold;
+        let twice = fate.is_duplicated.then(|| packet.clone());
+        for packet in twice.into_iter().chain([packet]) {
+            self.seq += 1;
+            self.in_flight.push(Reverse(QueuedPacket { at, seq: self.seq, sites, packet }));
+        }
         true
+    }
+
+    /// The cluster of an IPv4 packet's destination: a node, or the address of its translator.
+    fn destination(&self, packet: &[u8]) -> Option<usize> {
+        if let Some(port) = self.port_of(packet) {
+            return Some(self.port_site[port]);
+        }
+        let public = |border: &Border| {
+            border.rules().nat.is_some() && packet.get(16..20) == Some(&border.public())
+        };
+        self.borders.iter().position(public)
+    }
+
+    /// Whether a packet's destination is a node, or a cluster's own interface.
+    fn is_node(&self, packet: &[u8]) -> bool {
+        self.port_of(packet).is_some()
     }
 
     /// The destination port of an IPv4 packet.
@@ -255,11 +381,49 @@ impl Router {
 
     /// Takes the next packet that is due.
     pub fn due(&mut self, now: Duration) -> Option<Due> {
-        if self.next_at()? > now {
-            return None;
+        loop {
+            if self.next_at()? > now {
+                return None;
+            }
+            let Reverse(QueuedPacket { at, sites, mut packet, .. }) = self.in_flight.pop()?;
+            let (from, to) = sites;
+            // The border judges by its state at the arrival, not at the start.
+            if from != to && self.borders[to].incoming(&mut packet, at).is_err() {
+                if let Some(link) = self.links.get_mut(&sites) {
+                    link.counts.lost += 1;
+                    link.counts.filtered += 1;
+                }
+                continue;
+            }
+            match self.port_of(&packet) {
+                Some(to) => return Some(Due { to, packet, at }),
+                None => self.unroutable += 1,
+            }
         }
-        let Reverse(QueuedPacket { at, to, packet, .. }) = self.in_flight.pop()?;
-        Some(Due { to, packet, at })
+    }
+
+    /// The bytes that wait in the queue of a link.
+    ///
+    /// # Errors
+    /// The link names an unknown cluster.
+    pub fn queued(&mut self, link: &LinkId, now: Duration) -> Result<usize, UnknownCluster> {
+        let place = |name: &ClusterId| place_of(name, self.clusters());
+        match link {
+            LinkId::Line(from, to) => {
+                let sites = (place(from)?, place(to)?);
+                let trace = self.links.get_mut(&sites).map_or(0, |link| link.trace.queued(now));
+                Ok(trace + self.paths.line_queue(&(from.clone(), to.clone()), now))
+            }
+            LinkId::Stub(cluster, up) => {
+                place(cluster)?;
+                Ok(self.paths.access_link_queue(cluster, *up, now))
+            }
+        }
+    }
+
+    /// The borders of the clusters.
+    pub fn borders(&self) -> impl Iterator<Item = (&ClusterId, &Border)> {
+        self.clusters().zip(&self.borders)
     }
 
     /// The clusters, in the order of the topology.
@@ -319,6 +483,19 @@ impl Router {
                     }
                 }
             }
+            RouterChange::Impair { from, to, impairments } => {
+                let sites = (place(from)?, place(to)?);
+                if let Some(link) = self.links.get_mut(&sites) {
+                    if link.impairments.trace != impairments.trace {
+                        link.trace = TraceQueue::default();
+                    }
+                    link.impairments = impairments.clone();
+                }
+            }
+            RouterChange::Border { cluster, rules } => {
+                let at = place(cluster)?;
+                self.borders[at].set_rules(*rules);
+            }
         }
         Ok(())
     }
@@ -359,6 +536,8 @@ impl Router {
 
 /// The last byte of the address of a cluster's own interface.
 pub const GATE: u8 = 254;
+/// The last byte of the address of a cluster's address translator.
+pub const PUBLIC: u8 = 253;
 
 #[cfg(test)]
 mod tests {
@@ -434,7 +613,17 @@ mod tests {
         router.change(&cut("b", "b", false), MS).unwrap();
         assert!(router.accept(0, to_b(), 1000 * MS));
         let counts = router.counts();
-        assert_eq!(counts[0].2, RouterCounts { packets: 23, bytes: 23_000, lost: 12 });
+        assert_eq!(
+            counts[0].2,
+            RouterCounts {
+                packets: 23,
+                bytes: 23_000,
+                lost: 12,
+                queue_full: 10,
+                down: 2,
+                ..RouterCounts::default()
+            }
+        );
         let error = router.change(&cut("b", "c", true), MS).unwrap_err().to_string();
         assert_eq!(error, "there is no cluster named \"c\": the topology has a, b");
     }
@@ -454,6 +643,65 @@ mod tests {
         assert_eq!(rate(LinkId::Stub("a".into(), false)), Ok(None));
         assert_eq!(rate(LinkId::Line("b".into(), "a".into())), Ok(Some(1_000_000)));
         assert!(rate(LinkId::Stub("c".into(), true)).is_err());
+    }
+
+    #[test]
+    fn impairments_apply_to_one_direction_and_are_counted() {
+        let mut router = Router::new(two(), PortKind::Cluster, 1);
+        let impairments = Impairments {
+            burst: Some("10%/50%".parse().unwrap()),
+            duplicate: 0.2,
+            corrupt: 0.1,
+            reorder: Some("5%/3ms".parse().unwrap()),
+            trace: None,
+        };
+        let change = RouterChange::Impair { from: "a".into(), to: "b".into(), impairments };
+        router.change(&change, Duration::ZERO).unwrap();
+        let (mut arrived, mut wrong) = (0, 0);
+        for step in 0..10_000 {
+            let now = 2 * step * MS;
+            router.accept(0, packet([10, 77, 2, 1], 1000), now);
+            router.accept(1, packet([10, 77, 1, 1], 1000), now);
+            while let Some(due) = router.due(now) {
+                arrived += u64::from(due.to == 1);
+                wrong += u64::from(due.packet[20..].iter().any(|byte| *byte != 0));
+            }
+        }
+        while router.due(Duration::MAX).is_some_and(|due| {
+            arrived += u64::from(due.to == 1);
+            wrong += u64::from(due.packet[20..].iter().any(|byte| *byte != 0));
+            true
+        }) {}
+        let counts = router.counts();
+        let (there, back) = (counts[0].2, counts[1].2);
+        assert_eq!(arrived, there.packets - there.burst + there.duplicated);
+        assert_eq!((there.lost, back.lost, back.duplicated), (there.burst, 0, 0));
+        assert!((1400..1950).contains(&there.burst), "{there:?}");
+        assert!(wrong >= there.corrupted && there.corrupted > 700, "{there:?}, {wrong}");
+        assert!((300..550).contains(&there.reordered), "{there:?}");
+    }
+
+    #[test]
+    fn a_border_judges_packets_when_they_arrive() {
+        let mut router = Router::new(two(), PortKind::Cluster, 1);
+        let rules = BorderRules { nat: None, firewall: true };
+        let change = RouterChange::Border { cluster: "b".into(), rules };
+        router.change(&change, Duration::ZERO).unwrap();
+        let datagram = |from: [u8; 4], to: [u8; 4]| {
+            let mut packet = packet(to, 40);
+            packet[9] = 17;
+            packet[12..16].copy_from_slice(&from);
+            packet
+        };
+        let (a, b) = ([10, 77, 1, 1], [10, 77, 2, 1]);
+        assert!(router.accept(0, datagram(a, b), Duration::ZERO));
+        assert_eq!(router.due(20 * MS), None);
+        // This one is under way when the answer's way opens.
+        assert!(router.accept(0, datagram(a, b), 20 * MS));
+        assert!(router.accept(1, datagram(b, a), 25 * MS));
+        assert_eq!(router.due(31 * MS).map(|due| due.to), Some(1));
+        let counts = router.counts();
+        assert_eq!((counts[0].2.lost, counts[0].2.filtered), (1, 1));
     }
 
     proptest! {

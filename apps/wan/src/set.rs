@@ -4,7 +4,8 @@
 //! All functions are pure; callers pass the time. This module depends on neither the caller nor the
 //! network's implementation.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,8 @@ use springtide_runtime::topology::{
     LinkFlap, LinkId, Topology, directions, limited, uplink, usual_queue,
 };
 
+use crate::border::{BorderRules, NatMapping};
+use crate::impair::{self, BurstLoss, DeliveryTrace, Impairments, RateSchedule, Reordering};
 use crate::place::Backend;
 use crate::router::{PortKind, RouterChange, UnknownCluster};
 
@@ -111,6 +114,36 @@ pub enum Bandwidth {
     Rate(ByteRate),
 }
 
+/// A new value of a property, or its end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Setting<T> {
+    /// The property has no value from now on.
+    None,
+    /// The property has this value.
+    Is(T),
+}
+
+impl<T> Setting<T> {
+    /// The value; none if the property ends.
+    fn value(self) -> Option<T> {
+        match self {
+            Self::None => None,
+            Self::Is(value) => Some(value),
+        }
+    }
+}
+
+/// A trace of delivery opportunities: its file, or its contents.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TraceSource {
+    /// The file, which the command reads before it sends the change.
+    File(PathBuf),
+    /// The contents of the file.
+    Contents(DeliveryTrace),
+}
+
 /// Changes of a link; properties that are not given stay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -120,6 +153,8 @@ pub struct LinkOverrides {
     pub profile: Option<String>,
     /// The round-trip time of packets.
     pub rtt: Option<Time>,
+    /// The one-way delay of packets, instead of the round-trip time.
+    pub delay: Option<Time>,
     /// The largest deviation of the one-way delay from its mean.
     pub jitter: Option<Time>,
     /// The share of lost packets.
@@ -133,6 +168,22 @@ pub struct LinkOverrides {
     pub reorder: Option<bool>,
     /// Whether the link carries packets.
     pub up: Option<bool>,
+    /// The loss of packets in bursts.
+    pub burst: Option<Setting<BurstLoss>>,
+    /// The share of packets that arrive twice.
+    pub duplicate: Option<f64>,
+    /// The share of packets that arrive with a wrong bit.
+    pub corrupt: Option<f64>,
+    /// The share of packets that are held back.
+    pub hold_back: Option<Setting<Reordering>>,
+    /// The schedule of the bandwidth.
+    pub schedule: Option<Setting<RateSchedule>>,
+    /// The trace of the bandwidth.
+    pub trace: Option<Setting<TraceSource>>,
+    /// The address translator of a cluster.
+    pub nat: Option<Setting<NatMapping>>,
+    /// Whether a cluster has a firewall.
+    pub firewall: Option<bool>,
 }
 
 /// A link cannot be changed as requested.
@@ -146,9 +197,39 @@ pub enum SetError {
     Link(String),
     /// There is no such key.
     #[error(
-        "{0:?}: it must be profile=, rtt=, jitter=, loss=, bandwidth=, queue=, reorder=, up or down"
+        "{0:?}: it must be profile=, rtt=, delay=, jitter=, loss=, burst=, duplicate=, corrupt=, \
+         reorder=, bandwidth=, schedule=, trace=, queue=, nat=, firewall=, up or down"
     )]
     Word(String),
+    /// Two keys say the same.
+    #[error("{0} and {1} exclude each other: leave one out")]
+    Both(&'static str, &'static str),
+    /// Impairments belong to lines.
+    #[error(
+        "an uplink has no {0}: set it of the lines between two clusters (`A,B`, or one way `A>B`)"
+    )]
+    OnlyLines(String),
+    /// Address translators and firewalls belong to clusters.
+    #[error("{0} belongs to a cluster, not to a line: name the cluster alone, as `A`")]
+    OnlyClusters(String),
+    /// Only one back end has the property.
+    #[error("{network} does not emulate {keys}: bring the network up with `--network {other}`")]
+    Backend {
+        /// The back end of the network.
+        network: &'static str,
+        /// The properties that it lacks.
+        keys: String,
+        /// The back end that has them.
+        other: &'static str,
+    },
+    /// A trace cannot be read.
+    #[error("the trace {}: {reason}", path.display())]
+    Trace {
+        /// The path of the file.
+        path: PathBuf,
+        /// The error of the system, or the mistake in the file.
+        reason: String,
+    },
     /// A key is given twice, and one of the values would be ignored.
     #[error("{0} is given twice: leave one out")]
     Twice(&'static str),
@@ -204,6 +285,17 @@ enum Flapping {
     Start(Duration, Duration),
 }
 
+fn setting<T>(
+    key: &'static str,
+    text: &str,
+    read: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Setting<T>, SetError> {
+    match text {
+        "none" => Ok(Setting::None),
+        text => value(key, read(text)).map(Setting::Is),
+    }
+}
+
 fn value<T>(key: &'static str, read: Result<T, String>) -> Result<T, SetError> {
     read.map_err(|reason| SetError::Value { key, reason })
 }
@@ -233,13 +325,42 @@ impl LinkOverrides {
             ("down", _) => once(&mut self.up, "up or down", false),
             (_, Some(("profile", name))) => once(&mut self.profile, "profile=", name.to_owned()),
             (_, Some(("rtt", time))) => once(&mut self.rtt, "rtt=", value("rtt", time.parse())?),
+            (_, Some(("delay", time))) => {
+                once(&mut self.delay, "delay=", value("delay", time.parse())?)
+            }
             (_, Some(("jitter", time))) => {
                 once(&mut self.jitter, "jitter=", value("jitter", time.parse())?)
             }
             (_, Some(("loss", share))) => {
-                let read = share.parse::<f64>();
-                let read = read.map_err(|_| format!("must lie within 0 and 1, found {share:?}"));
-                once(&mut self.loss, "loss=", value("loss", read)?)
+                once(&mut self.loss, "loss=", value("loss", impair::share(share))?)
+            }
+            (_, Some(("duplicate", share))) => {
+                let share = value("duplicate", impair::share(share))?;
+                once(&mut self.duplicate, "duplicate=", share)
+            }
+            (_, Some(("corrupt", share))) => {
+                once(&mut self.corrupt, "corrupt=", value("corrupt", impair::share(share))?)
+            }
+            (_, Some(("burst", text))) => {
+                once(&mut self.burst, "burst=", setting("burst", text, str::parse)?)
+            }
+            (_, Some(("schedule", text))) => {
+                once(&mut self.schedule, "schedule=", setting("schedule", text, str::parse)?)
+            }
+            (_, Some(("trace", text))) => {
+                let read = |path: &str| Ok(TraceSource::File(path.into()));
+                once(&mut self.trace, "trace=", setting("trace", text, read)?)
+            }
+            (_, Some(("nat", text))) => {
+                once(&mut self.nat, "nat=", setting("nat", text, str::parse)?)
+            }
+            (_, Some(("firewall", word))) => {
+                let read = match word {
+                    "on" => Ok(true),
+                    "off" => Ok(false),
+                    _ => Err(format!("must be on or off, found {word:?}")),
+                };
+                once(&mut self.firewall, "firewall=", value("firewall", read)?)
             }
             (_, Some(("bandwidth", "none"))) => {
                 once(&mut self.bandwidth, "bandwidth=", Bandwidth::None)
@@ -260,9 +381,11 @@ impl LinkOverrides {
                 )
             }
             (_, Some(("reorder", is))) => {
-                let read = is.parse::<bool>();
-                let read = read.map_err(|_| format!("must be true or false, found {is:?}"));
-                once(&mut self.reorder, "reorder=", value("reorder", read)?)
+                let Ok(may) = is.parse::<bool>() else {
+                    let hold = setting("reorder", is, str::parse)?;
+                    return once(&mut self.hold_back, "reorder=SHARE/TIME", hold);
+                };
+                once(&mut self.reorder, "reorder=", may)
             }
             _ => Err(SetError::Word(word.to_owned())),
         }
@@ -270,10 +393,31 @@ impl LinkOverrides {
 
     /// Checks the values by the rules of a topology's file.
     fn check(&self) -> Result<(), SetError> {
-        for (key, delay) in [("rtt", self.rtt), ("jitter", self.jitter)] {
+        let hold = match &self.hold_back {
+            Some(Setting::Is(reorder)) => Some(reorder.hold),
+            _ => None,
+        };
+        let times =
+            [("rtt", self.rtt), ("delay", self.delay), ("jitter", self.jitter), ("reorder", hold)];
+        for (key, delay) in times {
             value(key, delay.map_or(Ok(()), |delay| allowed_delay(delay).map(drop)))?;
         }
-        value("loss", self.loss.map_or(Ok(()), |loss| allowed_share(loss).map(drop)))?;
+        let shares =
+            [("loss", self.loss), ("duplicate", self.duplicate), ("corrupt", self.corrupt)];
+        for (key, share) in shares {
+            value(key, share.map_or(Ok(()), |share| allowed_share(share).map(drop)))?;
+        }
+        let is_set = |is_given: bool, key| is_given.then_some(key);
+        let has_trace = matches!(self.trace, Some(Setting::Is(_)));
+        let has_schedule = matches!(self.schedule, Some(Setting::Is(_)));
+        let exclusive = [
+            [is_set(self.rtt.is_some(), "rtt="), is_set(self.delay.is_some(), "delay=")],
+            [is_set(self.bandwidth.is_some(), "bandwidth="), is_set(has_schedule, "schedule=")],
+            [is_set(has_trace, "trace="), is_set(has_schedule, "schedule=")],
+        ];
+        if let Some((one, other)) = exclusive.into_iter().find_map(|[one, other]| one.zip(other)) {
+            return Err(SetError::Both(one, other));
+        }
         if let Some(Bandwidth::Rate(rate)) = self.bandwidth
             && !rate.carries()
         {
@@ -314,8 +458,8 @@ impl LinkOverrides {
                 (stub.unwrap_or_default(), line.queue.is_some())
             }
         };
-        if let Some(rtt) = self.rtt {
-            now = now.delay(rtt.get() / 2);
+        if let Some(delay) = self.rtt.map(|rtt| rtt.get() / 2).or(self.delay.map(Time::get)) {
+            now = now.delay(delay);
         }
         if let Some(jitter) = self.jitter {
             now = now.jitter(jitter.get());
@@ -339,6 +483,80 @@ impl LinkOverrides {
         }
     }
 
+    /// Reads the trace's file, so that the change holds its contents.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no trace.
+    pub fn load_trace(mut self) -> Result<Self, SetError> {
+        if let Some(Setting::Is(TraceSource::File(path))) = &self.trace {
+            self.trace = Some(Setting::Is(TraceSource::Contents(read_trace(path)?)));
+        }
+        Ok(self)
+    }
+
+    /// The given keys that only lines have.
+    fn line_keys(&self) -> Vec<&'static str> {
+        let keys = [
+            ("burst=", self.burst.is_some()),
+            ("duplicate=", self.duplicate.is_some()),
+            ("corrupt=", self.corrupt.is_some()),
+            ("reorder=SHARE/TIME", self.hold_back.is_some()),
+            ("trace=", self.trace.is_some()),
+        ];
+        keys.into_iter().filter(|(_, is_given)| *is_given).map(|(key, _)| key).collect()
+    }
+
+    /// The given keys that only clusters have.
+    fn cluster_keys(&self) -> Vec<&'static str> {
+        let keys = [("nat=", self.nat.is_some()), ("firewall=", self.firewall.is_some())];
+        keys.into_iter().filter(|(_, is_given)| *is_given).map(|(key, _)| key).collect()
+    }
+
+    /// The impairments of a line after the change. A profile has none.
+    fn impairments_after(&self, was: &Impairments) -> Result<Impairments, SetError> {
+        let was = if self.profile.is_some() { Impairments::default() } else { was.clone() };
+        let trace = match self.trace.clone() {
+            None => was.trace,
+            Some(Setting::None) => None,
+            Some(Setting::Is(TraceSource::Contents(trace))) => Some(trace),
+            Some(Setting::Is(TraceSource::File(path))) => {
+                let reason = "it was sent without its contents".to_owned();
+                return Err(SetError::Trace { path, reason });
+            }
+        };
+        Ok(Impairments {
+            burst: self.burst.clone().map_or(was.burst, Setting::value),
+            duplicate: self.duplicate.unwrap_or(was.duplicate),
+            corrupt: self.corrupt.unwrap_or(was.corrupt),
+            reorder: self.hold_back.clone().map_or(was.reorder, Setting::value),
+            trace,
+        })
+    }
+
+    /// The rules of a cluster's border after the change.
+    fn rules_after(&self, was: BorderRules) -> BorderRules {
+        BorderRules {
+            nat: self.nat.clone().map_or(was.nat, Setting::value),
+            firewall: self.firewall.unwrap_or(was.firewall),
+        }
+    }
+
+    /// Whether a property of the links themselves is given.
+    fn has_profile_keys(&self) -> bool {
+        let rest = Self {
+            burst: None,
+            duplicate: None,
+            corrupt: None,
+            hold_back: None,
+            schedule: None,
+            trace: None,
+            nat: None,
+            firewall: None,
+            ..self.clone()
+        };
+        rest != Self::default()
+    }
+
     fn flapping(&self) -> Flapping {
         match (self.line().and_then(|line| line.up_and_down), self.up) {
             (Some((up, down)), None | Some(true)) => Flapping::Start(up, down),
@@ -346,6 +564,13 @@ impl LinkOverrides {
             _ => Flapping::Stop,
         }
     }
+}
+
+/// Reads a trace of delivery opportunities.
+fn read_trace(path: &Path) -> Result<DeliveryTrace, SetError> {
+    let failed = |reason| SetError::Trace { path: path.to_owned(), reason };
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    text.parse::<DeliveryTrace>().map_err(failed)
 }
 
 /// Checks whether a network of this implementation emulates a change.
@@ -358,10 +583,36 @@ pub fn check_supported(
     link: &LinkSelector,
     wish: &LinkOverrides,
 ) -> Result<(), SetError> {
+    let (of_lines, of_clusters) = (wish.line_keys(), wish.cluster_keys());
+    match link {
+        LinkSelector::Uplink { .. } if !of_lines.is_empty() => {
+            return Err(SetError::OnlyLines(of_lines.join(", ")));
+        }
+        LinkSelector::Line { .. } if !of_clusters.is_empty() => {
+            return Err(SetError::OnlyClusters(of_clusters.join(", ")));
+        }
+        LinkSelector::Uplink { .. } if !of_clusters.is_empty() && !link.is_both_ways() => {
+            return Err(SetError::OnlyClusters(of_clusters.join(", ")));
+        }
+        _ => {}
+    }
+    let lacking: Vec<&str> = match network {
+        Backend::Router => Vec::new(),
+        Backend::Kernel => of_lines.into_iter().chain(of_clusters).collect(),
+        Backend::Sockets => {
+            let traces = of_lines.into_iter().filter(|key| *key == "trace=");
+            traces.chain(of_clusters).collect()
+        }
+    };
+    if !lacking.is_empty() {
+        let (network, other) = (network.word(), Backend::Router.word());
+        return Err(SetError::Backend { network, keys: lacking.join(", "), other });
+    }
     match (network, link) {
         (Backend::Kernel, LinkSelector::Uplink { .. }) => {
             let keys = [
                 ("rtt=", wish.rtt.is_some()),
+                ("delay=", wish.delay.is_some()),
                 ("jitter=", wish.jitter.is_some()),
                 ("loss=", wish.loss.is_some()),
                 ("reorder=", wish.reorder.is_some()),
@@ -428,6 +679,19 @@ impl FlapState {
 pub struct Steering {
     flaps: Vec<FlapState>,
     queues: BTreeSet<LinkId>,
+    /// Links whose rate was given in bits a second.
+    bit_rates: BTreeSet<LinkId>,
+    schedules: BTreeMap<LinkId, ScheduleState>,
+    impairments: BTreeMap<LinkId, Impairments>,
+    borders: BTreeMap<ClusterId, BorderRules>,
+}
+
+/// A schedule of a link's rate, its next step and the time of that.
+#[derive(Clone, Debug, PartialEq)]
+struct ScheduleState {
+    schedule: RateSchedule,
+    step: usize,
+    at: Instant,
 }
 
 /// The steps of a change.
@@ -445,12 +709,49 @@ impl Steering {
     /// The state of a network that starts now.
     pub fn new(topology: &Topology, now: Instant) -> Self {
         let flaps = topology.flaps.iter().map(|flap| FlapState::new(flap.clone(), now));
-        Self { flaps: flaps.collect(), queues: topology.queues.clone() }
+        Self {
+            flaps: flaps.collect(),
+            queues: topology.queues.clone(),
+            bit_rates: topology.bit_rates.clone(),
+            schedules: BTreeMap::new(),
+            impairments: BTreeMap::new(),
+            borders: BTreeMap::new(),
+        }
     }
 
-    /// The time of the next turn of a flap.
+    /// The rate of a link as text, in bits if it was given so; none without a limit.
+    pub fn rate_text(&self, link: &LinkId, rate: Option<u64>) -> Option<String> {
+        rate.map(|rate| ByteRate::of_bytes(rate, self.bit_rates.contains(link)).to_string())
+    }
+
+    /// The words by which `wan set` gives a link its impairments and its schedule.
+    pub fn words(&self, link: &LinkId) -> String {
+        let impairments = self.impairments.get(link).map(Impairments::words);
+        let schedule = self.schedules.get(link).map(|state| format!("schedule={}", state.schedule));
+        let words: Vec<String> = impairments.into_iter().chain(schedule).collect();
+        words.iter().filter(|word| !word.is_empty()).cloned().collect::<Vec<_>>().join(" ")
+    }
+
+    /// The time of the next turn of a flap or of a schedule.
     pub fn next_at(&self) -> Option<Instant> {
-        self.flaps.iter().map(|flap| flap.at).min()
+        let flaps = self.flaps.iter().map(|flap| flap.at);
+        flaps.chain(self.schedules.values().map(|state| state.at)).min()
+    }
+
+    /// The links whose schedules are due, with their new rates.
+    pub fn due_rates(&mut self, now: Instant) -> Vec<(LinkId, Option<u64>)> {
+        let mut due = Vec::new();
+        for (link, state) in &mut self.schedules {
+            let mut rate = None;
+            while state.at <= now {
+                let (next, lasts) = state.schedule.step(state.step);
+                state.step += 1;
+                state.at += lasts;
+                rate = Some(next.map(|rate| rate.bytes_per_second() as u64));
+            }
+            due.extend(rate.map(|rate| (link.clone(), rate)));
+        }
+        due
     }
 
     /// The changes of all flaps that are due.
@@ -464,9 +765,10 @@ impl Steering {
         due.into_iter().chain(self.cuts()).collect()
     }
 
-    /// Stops the flaps of all links.
+    /// Stops the flaps and the schedules of all links.
     pub fn end(&mut self) {
         self.flaps.clear();
+        self.schedules.clear();
     }
 
     fn cuts(&self) -> impl Iterator<Item = RouterChange> {
@@ -483,7 +785,9 @@ impl Steering {
                 RouterChange::Stub { cluster, up, profile } => {
                     (LinkId::Stub(cluster.clone(), *up), profile)
                 }
-                RouterChange::Cut { .. } => continue,
+                RouterChange::Cut { .. }
+                | RouterChange::Impair { .. }
+                | RouterChange::Border { .. } => continue,
             };
             // These do not say whether the queue was given. A queue other than the usual one counts
             // as given.
@@ -513,6 +817,45 @@ impl Steering {
         wish.check()?;
         let (mut then, mut changes, mut links) = (self.clone(), Vec::new(), Vec::new());
         for (at, id) in link.directions().into_iter().enumerate() {
+            if let LinkId::Line(from, to) = &id
+                && (!wish.line_keys().is_empty() || wish.profile.is_some())
+            {
+                let old = self.impairments.get(&id).cloned().unwrap_or_default();
+                let impairments = wish.impairments_after(&old)?;
+                if impairments != old {
+                    let (from, to) = (from.clone(), to.clone());
+                    let sent = impairments.clone();
+                    changes.push(RouterChange::Impair { from, to, impairments: sent });
+                    then.impairments.insert(id.clone(), impairments);
+                }
+            }
+            match &wish.bandwidth {
+                Some(Bandwidth::Rate(rate)) if rate.is_in_bits() => {
+                    then.bit_rates.insert(id.clone());
+                }
+                Some(_) => drop(then.bit_rates.remove(&id)),
+                None if wish.profile.is_some() => drop(then.bit_rates.remove(&id)),
+                None => {}
+            }
+            match &wish.schedule {
+                Some(Setting::Is(schedule)) => {
+                    if schedule.step(0).0.is_some_and(ByteRate::is_in_bits) {
+                        then.bit_rates.insert(id.clone());
+                    }
+                    let state = ScheduleState { schedule: schedule.clone(), step: 0, at: now };
+                    then.schedules.insert(id.clone(), state);
+                }
+                Some(Setting::None) => drop(then.schedules.remove(&id)),
+                // Another rate ends the schedule.
+                None if wish.bandwidth.is_some() || wish.profile.is_some() => {
+                    then.schedules.remove(&id);
+                }
+                None => {}
+            }
+            if !wish.has_profile_keys() {
+                links.push((id.clone(), was(&id)?));
+                continue;
+            }
             let is_given = self.queues.contains(&id);
             let (profile, is_given) = wish.after(&id, at == 1, was(&id)?, is_given);
             let new = profile.clone();
@@ -526,6 +869,14 @@ impl Steering {
             });
             then.set_queue_given(id.clone(), is_given);
             links.push((id, new));
+        }
+        if let LinkSelector::Uplink { cluster, .. } = link
+            && !wish.cluster_keys().is_empty()
+        {
+            let old = self.borders.get(cluster).copied().unwrap_or_default();
+            let rules = wish.rules_after(old);
+            changes.push(RouterChange::Border { cluster: cluster.clone(), rules });
+            then.borders.insert(cluster.clone(), rules);
         }
         let named = || wish.profile.clone().unwrap_or_default();
         let ends = match (wish.flapping(), link.ends()) {
@@ -630,8 +981,8 @@ mod tests {
         assert_eq!((read.queue.map(BoundedInt::get), read.up), (Some(250_000), Some(false)));
         assert_eq!(wish("bandwidth=none").bandwidth, Some(Bandwidth::None));
         for (words, part) in [
-            ("loss=2", "loss must lie within 0 and 1, found 2"),
-            ("loss=x", "loss must lie within 0 and 1, found \"x\""),
+            ("loss=2", "loss must lie within 0 and 1 (or 0% and 100%), found 2"),
+            ("loss=x", "loss must lie within 0 and 1 (or 0% and 100%), found \"x\""),
             ("loss=NaN", "within 0 and 1"),
             ("bandwidth=0B/s", "say `down`"),
             ("bandwidth=7bit/s", "bandwidth must be at least \"1B/s\", found \"7bit/s\""),
@@ -640,7 +991,14 @@ mod tests {
             ("jitter=1h", "jitter must be at most \"10s\""),
             ("queue=1kB", "queue must be a number of bytes such as 250000, found \"1kB\""),
             ("queue=100", "queue must be a whole number from 1500 to 4000000000, found 100"),
-            ("reorder=1", "reorder must be true or false"),
+            ("reorder=1", "reorder must be true, false, or SHARE/TIME"),
+            ("reorder=2%/11s", "reorder must be at most \"10s\""),
+            ("loss=200%", "loss must lie within 0 and 1 (or 0% and 100%), found \"200%\""),
+            ("rtt=5ms delay=5ms", "rtt= and delay= exclude each other"),
+            ("bandwidth=1MB/s schedule=1MB/s:1s", "bandwidth= and schedule= exclude each other"),
+            ("burst=1%", "burst must be TO_BAD/TO_GOOD"),
+            ("nat=cone", "nat must be endpoint-independent, endpoint-dependent or none"),
+            ("firewall=1", "firewall must be on or off"),
             ("profile=x", "no profile named \"x\": see `wan profiles`"),
             ("speed=3", "\"speed=3\": it must be profile="),
             ("rtt", "\"rtt\": it must be profile="),
@@ -658,7 +1016,9 @@ mod tests {
             wish("rtt=30ms bandwidth=none")
         );
         let whole = wish(
-            "profile=lan rtt=1ms jitter=1us loss=0.1 bandwidth=9bit/s queue=1500 reorder=true up",
+            "profile=lan rtt=1ms jitter=1us loss=10% bandwidth=9bit/s queue=1500 reorder=true up \
+             burst=1%/25% duplicate=1% corrupt=0.1% reorder=2%/10ms schedule=none trace=none \
+             nat=endpoint-dependent firewall=on",
         );
         let again = serde_json::to_string(&whole).unwrap();
         assert_eq!(serde_json::from_str::<LinkOverrides>(&again).unwrap(), whole);
@@ -718,6 +1078,52 @@ mod tests {
         let rates: Vec<_> =
             result.links.iter().map(|(_, link)| (link.rate, link.loss, link.up)).collect();
         assert_eq!(rates, [(Some(1_250_000), 0.25, true), (Some(12_500_000), 0.25, true)]);
+    }
+
+    #[test]
+    fn impairments_schedules_and_borders_are_set_and_end() {
+        let mut set = Set::new(THREE);
+        let ab = LinkId::Line("a".into(), "b".into());
+        set.set("a>b", "burst=1%/25% duplicate=1%").unwrap();
+        set.set("a,b", "corrupt=0.1% delay=7ms bandwidth=8Mbit/s").unwrap();
+        assert_eq!(set.steering.words(&ab), "burst=1%/25% duplicate=1% corrupt=0.1%");
+        let profile = set.router.profile(&ab).unwrap();
+        assert_eq!(profile.delay_us, 7000);
+        assert_eq!(set.steering.rate_text(&ab, profile.rate).as_deref(), Some("8Mbit/s"));
+        set.set("a,b", "burst=none duplicate=0 bandwidth=1MB/s").unwrap();
+        assert_eq!(set.steering.words(&ab), "corrupt=0.1%");
+        assert_eq!(set.steering.rate_text(&ab, profile.rate).as_deref(), Some("1MB/s"));
+        set.set("a,b", "schedule=1MB/s:2s,none:1s").unwrap();
+        let mut rates = |after_s| {
+            let due = set.steering.due_rates(set.start + Duration::from_secs(after_s));
+            due.into_iter().map(|(_, rate)| rate).collect::<Vec<_>>()
+        };
+        assert_eq!(rates(0), [Some(1_000_000); 2]);
+        assert_eq!((rates(1), rates(2)), (vec![], vec![None; 2]));
+        assert_eq!(rates(7), [Some(1_000_000); 2]);
+        assert_eq!(set.steering.next_at(), Some(set.start + Duration::from_secs(8)));
+        // Another rate ends the schedule, and a profile all impairments.
+        set.set("a>b", "bandwidth=none").unwrap();
+        set.set("b>a", "profile=lan").unwrap();
+        assert_eq!(set.steering.next_at(), None);
+        assert_eq!(set.steering.words(&ab), "corrupt=0.1%");
+        assert_eq!(set.steering.words(&LinkId::Line("b".into(), "a".into())), "");
+        set.set("b", "nat=endpoint-dependent").unwrap();
+        set.set("b", "firewall=on").unwrap();
+        let rules: Vec<String> =
+            set.router.borders().map(|(_, border)| border.rules().words()).collect();
+        assert_eq!(rules, ["", "nat=endpoint-dependent firewall=on", ""]);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "10\n20\n").unwrap();
+        let words = format!("trace={}", file.path().display());
+        let loaded = wish(&words).load_trace().unwrap();
+        let link: LinkSelector = "a>b".parse().unwrap();
+        let was = |_: &LinkId| Ok(LinkProfile::default());
+        let plan = set.steering.plan(&link, &loaded, was, set.start).unwrap();
+        assert!(plan.then.words(&ab).contains("trace=(150kB/s on average, every 20ms)"));
+        std::fs::write(file.path(), "10\nx\n").unwrap();
+        let error = wish(&words).load_trace().unwrap_err().to_string();
+        assert!(error.contains("line 2 must be a time"), "{error}");
     }
 
     #[test]
@@ -857,5 +1263,18 @@ mod tests {
         assert_eq!(router(PortKind::Cluster, "a,b"), Ok(()));
         assert_eq!(router(PortKind::Node, "a,a"), Ok(()));
         assert_eq!(result(Backend::Sockets, PortKind::Node, "a", "rtt=5ms"), Ok(()));
+        for (network, link, words, part) in [
+            (Backend::Router, "a", "burst=1%/25%", "an uplink has no burst=: set it of the lines"),
+            (Backend::Router, "a,b", "nat=none", "nat= belongs to a cluster"),
+            (Backend::Router, "a>", "firewall=on", "firewall= belongs to a cluster"),
+            (Backend::Sockets, "a", "nat=none", "sockets does not emulate nat=: bring"),
+            (Backend::Sockets, "a,b", "trace=x corrupt=1%", "does not emulate trace=: bring"),
+            (Backend::Kernel, "a,b", "corrupt=1%", "kernel does not emulate corrupt=: bring"),
+        ] {
+            let error = result(network, PortKind::Node, link, words).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+        let plain = "schedule=1MB/s:1s";
+        assert_eq!(result(Backend::Sockets, PortKind::Node, "a,b", plain), Ok(()));
     }
 }

@@ -67,6 +67,8 @@ impl Ord for QueuedDatagram {
 /// The datagrams under way from one socket.
 struct DatagramsInFlight {
     rng: SplitMix,
+    /// Of impairments, so that they do not change the history of losses and jitter.
+    impair_rng: SplitMix,
     in_flight: BinaryHeap<Reverse<QueuedDatagram>>,
     /// The total bytes of their contents.
     bytes: usize,
@@ -128,6 +130,7 @@ impl Shaped {
         let inner = quinn::TokioRuntime.wrap_udp_socket(socket)?;
         let state = DatagramsInFlight {
             rng: SplitMix::with_text(table.seed(), &address.to_string()),
+            impair_rng: SplitMix::with_text(table.seed(), &format!("impair {address}")),
             in_flight: BinaryHeap::new(),
             bytes: 0,
             seq: 0,
@@ -210,23 +213,30 @@ impl SocketState {
                 continue;
             }
             let Some(at) = self.table.offer(own, to, len, now, &mut state.rng) else { continue };
+            let fate = self.table.impair(own, to, &mut state.impair_rng);
+            let Some(fate) = fate.filter(|fate| !fate.is_lost) else { continue };
+            let at = at.saturating_add(u64::try_from(fate.hold.as_nanos()).unwrap_or(u64::MAX));
             let (address, from, ecn) = (transmit.destination, transmit.src_ip, transmit.ecn);
+            let is_whole = fate.flip.is_none() && !fate.is_duplicated;
             // A datagram without delay is sent here, but not before earlier ones.
             let at_once = at <= now && state.in_flight.is_empty() && state.wakes_at != 0;
-            if at_once && self.send(address, from, ecn, contents).is_ok() {
+            if at_once && is_whole && self.send(address, from, ecn, contents).is_ok() {
                 continue;
             }
-            state.seq += 1;
-            state.bytes += contents.len();
-            let (seq, contents) = (state.seq, contents.into());
-            state.in_flight.push(Reverse(QueuedDatagram {
-                at,
-                seq,
-                to: address,
-                from,
-                ecn,
-                contents,
-            }));
+            for _ in 0..if fate.is_duplicated { 2 } else { 1 } {
+                state.seq += 1;
+                state.bytes += contents.len();
+                let (seq, mut contents): (u64, Box<[u8]>) = (state.seq, contents.into());
+                fate.corrupt(&mut contents);
+                state.in_flight.push(Reverse(QueuedDatagram {
+                    at,
+                    seq,
+                    to: address,
+                    from,
+                    ecn,
+                    contents,
+                }));
+            }
         }
         let next = state.in_flight.peek().map_or(u64::MAX, |Reverse(datagram)| datagram.at);
         if next < state.wakes_at {

@@ -4,6 +4,7 @@
 //! live through it. It does not depend on its callers.
 #![allow(unsafe_code)]
 
+use std::ffi::{CStr, CString};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::MaybeUninit;
@@ -25,6 +26,8 @@ pub enum Namespace {
     Net,
     /// Users: inside the namespace an unprivileged user is root.
     User,
+    /// Mounted file systems.
+    Mount,
 }
 
 impl Namespace {
@@ -32,6 +35,7 @@ impl Namespace {
         match self {
             Self::Net => libc::CLONE_NEWNET,
             Self::User => libc::CLONE_NEWUSER,
+            Self::Mount => libc::CLONE_NEWNS,
         }
     }
 }
@@ -398,12 +402,46 @@ pub fn set_idle_priority(cpu: usize) -> io::Result<()> {
     done(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) })
 }
 
-/// Runs a command in these namespaces; it dies with the process that starts it.
-pub fn run_in_namespaces(command: &mut Command, spaces: Vec<(OwnedFd, Namespace)>) {
+/// Shows the calling process another file as `/etc/hosts`, in a mount namespace of its own.
+///
+/// # Errors
+/// The system does not allow it, or there is no such file.
+fn replace_hosts(file: &CStr) -> io::Result<()> {
+    unshare(Namespace::Mount)?;
+    let none = std::ptr::null();
+    // What the machine mounts later still appears here, and nothing of this appears there.
+    let flags = libc::MS_REC | libc::MS_SLAVE;
+    // SAFETY: the paths are C strings that live through the call; the other pointers may be null.
+    done(unsafe { libc::mount(none, c"/".as_ptr(), none, flags, none.cast()) })?;
+    let (hosts, bind) = (c"/etc/hosts".as_ptr(), libc::MS_BIND);
+    // SAFETY: as above.
+    done(unsafe { libc::mount(file.as_ptr(), hosts, none, bind, none.cast()) })
+}
+
+/// Whether the process ignores a signal, as `nohup` makes it ignore `SIGHUP`.
+pub fn is_ignored(signal: c_int) -> bool {
+    // SAFETY: plain numbers and pointers, for which zero is a value.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: no new action is given; the old one is written to a value of this frame.
+    let result = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
+    result == 0 && action.sa_sigaction == libc::SIG_IGN
+}
+
+/// Runs a command in these namespaces; it dies with the thread that starts it. `hosts` is a file
+/// that the command sees as `/etc/hosts`, where the system allows that.
+pub fn run_in_namespaces(
+    command: &mut Command,
+    spaces: Vec<(OwnedFd, Namespace)>,
+    hosts: Option<CString>,
+) {
     let parent = std::process::id();
     let before = move || {
         for (file, space) in &spaces {
             enter(file.as_fd(), *space)?;
+        }
+        if let Some(hosts) = &hosts {
+            // Without the names, programs can still use addresses.
+            let _ = replace_hosts(hosts);
         }
         die_with_parent()?;
         // The parent may have ended before the request; then the program would outlive its command.

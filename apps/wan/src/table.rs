@@ -17,11 +17,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::ClusterId;
-use springtide_runtime::net::LinkProfile;
+use springtide_runtime::net::{DropCause, LinkProfile};
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::topology::{LinkId, Topology, TopologyCluster};
 
-use self::entry::{AT_LOST, AT_STATE, CUT, EXISTS, LINK, LinkEntry};
+use self::entry::{AT_STATE, CUT, EXISTS, LINK, LinkEntry};
+use crate::impair::Fate;
 use crate::router::{self, RouterChange, RouterCounts, UnknownCluster};
 use crate::sys::{self, SharedWords};
 
@@ -30,7 +31,7 @@ mod entry;
 /// The first word of a file. As a number, it differs on a machine of another byte order.
 const MAGIC: u64 = u64::from_le_bytes(*b"sprtlink");
 /// The version of the format.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 /// The numbers of words of the header, and of a cluster.
 const HEADER: usize = 8;
@@ -318,10 +319,25 @@ impl LinkTable {
         // The counts of a line are those of the whole path, as at the router.
         line.count(len);
         let passed = self.pass(from, to, len, now_ns, rng);
-        if passed.is_none() {
-            line.add(AT_LOST, 1);
-        }
-        passed
+        passed.inspect_err(|cause| line.drop(*cause)).ok()
+    }
+
+    /// Draws what the impairments of the line between two clusters do to a datagram that arrives.
+    pub fn impair(&self, from: u8, to: u8, rng: &mut SplitMix) -> Option<Fate> {
+        let (from, to) = (self.place(from)?, self.place(to)?);
+        Some(self.line(from, to).impair(rng))
+    }
+
+    /// The bytes that wait in the queue of a link.
+    ///
+    /// # Errors
+    /// A cluster is unknown.
+    pub fn queued(&self, link: &LinkId, now_ns: u64) -> Result<usize, UnknownCluster> {
+        let entry = match link {
+            LinkId::Line(from, to) => self.line(self.place_of(from)?, self.place_of(to)?),
+            LinkId::Stub(cluster, up) => self.stub(*up, self.place_of(cluster)?),
+        };
+        Ok(if entry.has(EXISTS) { entry.queued(now_ns) } else { 0 })
     }
 
     fn pass(
@@ -331,10 +347,10 @@ impl LinkTable {
         len: usize,
         now: u64,
         rng: &mut SplitMix,
-    ) -> Option<u64> {
+    ) -> Result<u64, DropCause> {
         let line = self.line(from, to);
         if line.has(CUT) {
-            return None;
+            return Err(DropCause::Down);
         }
         if from == to {
             return line.offer(len, now, rng);
@@ -342,14 +358,10 @@ impl LinkTable {
         let stub = |up, at, now, rng: &mut SplitMix| {
             let stub = self.stub(up, at);
             if !stub.has(EXISTS) {
-                return Some(now);
+                return Ok(now);
             }
             stub.count(len);
-            let passed = stub.offer(len, now, rng);
-            if passed.is_none() {
-                stub.add(AT_LOST, 1);
-            }
-            passed
+            stub.offer(len, now, rng).inspect_err(|cause| stub.drop(*cause))
         };
         let at = stub(true, from, now, rng)?;
         let at = line.offer(len, at, rng)?;
@@ -361,7 +373,7 @@ impl LinkTable {
         let Some((from, to)) = self.place(from).zip(self.place(to)) else { return };
         let line = self.line(from, to);
         line.count(len);
-        line.add(AT_LOST, 1);
+        line.drop(DropCause::QueueFull);
     }
 
     /// Sets the line from a cluster to another, or inside one, for all processes.
@@ -432,6 +444,13 @@ impl LinkTable {
                 self.set_stub(cluster, *up, profile, now_ns)
             }
             RouterChange::Cut { a, b, cut } => self.cut(a, b, *cut),
+            RouterChange::Impair { from, to, impairments } => {
+                let (from, to) = (self.place_of(from)?, self.place_of(to)?);
+                self.line(from, to).set_impairments(impairments);
+                Ok(())
+            }
+            // Refused before it gets here: sockets have no addresses of their own to translate.
+            RouterChange::Border { .. } => Ok(()),
         }
     }
 

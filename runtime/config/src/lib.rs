@@ -62,7 +62,7 @@ pub use ssh::{SshHost, SshHostsError};
 pub use topology::{SiteSection, TopologyConfig};
 pub use units::{
     App, BoundedInt, ByteRate, Congestion, Format, Happening, HostPort, Level, Mode, Name, Pair,
-    Ports, Provider, Role, SitePlace, Size, Steal, Subnet, ThreadCounts, Time,
+    Ports, Provider, Role, Share, SitePlace, Size, Steal, Subnet, ThreadCounts, Time,
 };
 
 pub use workload::{

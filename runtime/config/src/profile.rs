@@ -10,7 +10,7 @@ use super::schema::{
     Fallback::{Absent, Required},
     section,
 };
-use super::units::{BoundedInt, ByteRate, Time};
+use super::units::{BoundedInt, ByteRate, Share, Time};
 use super::{Checker, Config, Sources, load};
 
 section! {
@@ -24,8 +24,8 @@ section! {
         rtt: Option<Time> = Absent("\"50ms\"");
         /// Variation of the one-way delay in either direction.
         jitter: Option<Time> = Absent("\"1ms\"");
-        /// Share of lost packets.
-        loss: Option<f64> = Absent("0.001");
+        /// Share of lost packets, as a number or as a percentage such as "0.1%".
+        loss: Option<Share> = Absent("0.001");
         /// Bandwidth in each direction; default: no limit. Of an uplink: out of the cluster.
         bandwidth: Option<ByteRate> = Absent("\"10MB/s\"");
         /// Bandwidth of the opposite direction, if different. Of an uplink: into the cluster.
@@ -45,7 +45,7 @@ impl Config for ProfileConfig {
     const WHAT: &'static str = "profile";
 
     fn check(&self, checker: &mut Checker<'_>) {
-        check_share(self.loss, "loss", checker);
+        check_share(self.loss.map(Share::get), "loss", checker);
         check_delay(self.rtt, "rtt", checker);
         check_delay(self.jitter, "jitter", checker);
         check_rate(self.bandwidth, "bandwidth", checker);
@@ -124,7 +124,7 @@ impl From<&ProfileConfig> for LinkProperties {
         Self {
             rtt: profile.rtt.map(Time::get).unwrap_or_default(),
             jitter: profile.jitter.map(Time::get).unwrap_or_default(),
-            loss: profile.loss.unwrap_or_default(),
+            loss: profile.loss.unwrap_or_default().get(),
             bandwidth: profile.bandwidth,
             bandwidth_back: profile.bandwidth_back.or(profile.bandwidth),
             queue: profile.queue.map(BoundedInt::get),

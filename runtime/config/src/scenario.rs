@@ -18,7 +18,7 @@ use super::schema::{
     section,
 };
 use super::units::{
-    App, BoundedInt, ByteRate, Happening, Name, Pair, Role, Steal, ThreadCounts, Time,
+    App, BoundedInt, ByteRate, Happening, Name, Pair, Role, Share, Steal, ThreadCounts, Time,
 };
 use super::{Checker, Config};
 
@@ -139,8 +139,8 @@ section! {
         rtt: Option<Time> = Absent("\"20ms\"");
         /// Variation of the one-way delay in either direction.
         jitter: Option<Time> = Absent("\"1ms\"");
-        /// Share of lost packets.
-        loss: Option<f64> = Absent("0.001");
+        /// Share of lost packets, as a number or as a percentage such as "0.1%".
+        loss: Option<Share> = Absent("0.001");
         /// Bandwidth in each direction; default: no limit.
         bandwidth: Option<ByteRate> = Absent("\"10MB/s\"");
         /// Bandwidth of the opposite direction, if different: from the cluster that is named second
@@ -162,8 +162,8 @@ section! {
         rtt: Option<Time> = Absent("\"20ms\"");
         /// Variation of the one-way delay in either direction.
         jitter: Option<Time> = Absent("\"1ms\"");
-        /// Share of lost packets.
-        loss: Option<f64> = Absent("0.001");
+        /// Share of lost packets, as a number or as a percentage such as "0.1%".
+        loss: Option<Share> = Absent("0.001");
         /// Bandwidth in each direction; default: no limit.
         bandwidth: Option<ByteRate> = Absent("\"10MB/s\"");
         /// Bandwidth of the opposite direction, if different: from the cluster that is named second
@@ -208,7 +208,7 @@ section! {
         /// Round trip time during the event.
         rtt: Option<Time> = Absent("\"300ms\"");
         /// Share of lost packets during the event.
-        loss: Option<f64> = Absent("0.01");
+        loss: Option<Share> = Absent("0.01");
         /// Time limit for the release of reclaimed nodes.
         deadline: Option<Time> = Absent("\"60s\"");
     }
@@ -233,7 +233,7 @@ macro_rules! implement_link_values {
                     profile: self.profile.as_deref(),
                     rtt: self.rtt,
                     jitter: self.jitter,
-                    loss: self.loss,
+                    loss: self.loss.map(Share::get),
                     bandwidth: self.bandwidth,
                     bandwidth_back: self.bandwidth_back,
                     queue: self.queue.map(BoundedInt::get),
@@ -465,7 +465,7 @@ impl ScenarioConfig {
             checker.report(&at("nodes"), reason);
         }
         check_share(event.share, &at("share"), checker);
-        check_share(event.loss, &at("loss"), checker);
+        check_share(event.loss.map(Share::get), &at("loss"), checker);
         check_delay(event.rtt, &at("rtt"), checker);
         check_rate(event.bandwidth, &at("bandwidth"), checker);
     }

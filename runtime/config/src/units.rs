@@ -320,14 +320,46 @@ const RATES: &[(&str, u64)] = &[
 
 /// A bandwidth, written `"10MB/s"` or `"100Mbit/s"`; units `bit/s kbit/s Mbit/s Gbit/s B/s kB/s
 /// MB/s GB/s MiB/s`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+///
+/// A rate that is given in bits is written in bits. Two rates are equal if they are as fast.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct ByteRate(u64);
+pub struct ByteRate {
+    bits_per_second: u64,
+    in_bits: bool,
+}
+
+impl PartialEq for ByteRate {
+    fn eq(&self, other: &Self) -> bool {
+        self.bits_per_second == other.bits_per_second
+    }
+}
+impl Eq for ByteRate {}
+impl PartialOrd for ByteRate {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for ByteRate {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.bits_per_second.cmp(&other.bits_per_second)
+    }
+}
 
 impl ByteRate {
+    /// The rate of this number of bytes per second, to be written in bits or in bytes.
+    pub fn of_bytes(bytes_per_second: u64, in_bits: bool) -> Self {
+        Self { bits_per_second: bytes_per_second.saturating_mul(8), in_bits }
+    }
+
     /// The rate in bytes per second.
     pub fn bytes_per_second(self) -> f64 {
-        self.0 as f64 / 8.0
+        self.bits_per_second as f64 / 8.0
+    }
+
+    /// Whether the rate is written in bits per second.
+    pub fn is_in_bits(self) -> bool {
+        self.in_bits
     }
 
     /// Whether a link of this rate carries data: links count whole bytes per second.
@@ -340,7 +372,8 @@ impl FromStr for ByteRate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        with_unit(text, RATES).map(Self).ok_or_else(|| {
+        let rate = |bits_per_second| Self { bits_per_second, in_bits: text.ends_with("bit/s") };
+        with_unit(text, RATES).map(rate).ok_or_else(|| {
             format!(
                 "must be a rate such as \"10MB/s\" or \"100Mbit/s\", found \"{}\"",
                 text.escape_default()
@@ -351,11 +384,91 @@ impl FromStr for ByteRate {
 
 impl fmt::Display for ByteRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_unit(f, self.0, RATES)
+        // Less than a byte has no other unit than bits.
+        let in_bits = self.in_bits || !self.bits_per_second.is_multiple_of(8);
+        let is_kept = |(unit, _): &&(&str, u64)| unit.ends_with("bit/s") == in_bits;
+        let units: Vec<(&str, u64)> = RATES.iter().filter(is_kept).copied().collect();
+        write_unit(f, self.bits_per_second, &units)
     }
 }
 
 text_value!(ByteRate, "a rate in quotes such as \"10MB/s\"");
+
+/// A share of a whole, written as a number such as `0.02` or as `"2%"`.
+///
+/// It may lie outside of 0 and 1; the checks of a config report that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(try_from = "WrittenShare", into = "f64")]
+pub struct Share(f64);
+
+/// The two forms of a share in files.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WrittenShare {
+    Number(f64),
+    Text(String),
+}
+
+impl TryFrom<WrittenShare> for Share {
+    type Error = String;
+
+    fn try_from(written: WrittenShare) -> Result<Self, String> {
+        match written {
+            WrittenShare::Number(share) => Ok(Self(share)),
+            WrittenShare::Text(text) => text.parse(),
+        }
+    }
+}
+
+impl From<Share> for f64 {
+    fn from(share: Share) -> f64 {
+        share.0
+    }
+}
+
+impl Share {
+    /// The share as a number: 1 is the whole.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl From<f64> for Share {
+    fn from(share: f64) -> Self {
+        Self(share)
+    }
+}
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, scale) = match text.strip_suffix('%') {
+            Some(percent) => (percent.trim_end(), 100.0),
+            None => (text, 1.0),
+        };
+        let number = number.parse::<f64>().ok().filter(|number| number.is_finite());
+        number.map(|number| Self(number / scale)).ok_or_else(|| {
+            format!("must be a share such as 0.02 or \"2%\", found \"{}\"", text.escape_default())
+        })
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Six digits of a percent hide the error of binary fractions.
+        write!(f, "{}%", (self.0 * 1e8).round() / 1e6)
+    }
+}
+
+impl Leaf for Share {
+    fn read(value: &Value) -> Result<Self, String> {
+        match value {
+            Value::String(text) => text.parse(),
+            other => f64::read(other).map(Self),
+        }
+    }
+}
 
 /// The addresses of an emulated network, written `"10.77.0.0/16"`.
 ///
@@ -785,6 +898,18 @@ mod tests {
             assert!(time(bad).is_err(), "{bad}");
         }
         assert!("1mb".parse::<Size>().is_err());
+        let written = |text: &str| text.parse::<ByteRate>().map(|rate| rate.to_string());
+        for text in ["8Mbit/s", "1MB/s", "1500kB/s", "9bit/s"] {
+            assert_eq!(written(text), Ok(text.to_owned()));
+        }
+        let share = |text: &str| text.parse::<Share>().map(Share::get);
+        assert_eq!((share("2%"), share("0.02"), share("0.5 %")), (Ok(0.02), Ok(0.02), Ok(0.005)));
+        for bad in ["", "%", "2 percent", "NaN", "inf%", "-"] {
+            assert!(share(bad).unwrap_err().contains("\"2%\""), "{bad}");
+        }
+        for (number, text) in [(0.02, "2%"), (0.0, "0%"), (0.000_1, "0.01%"), (1.0, "100%")] {
+            assert_eq!(Share::from(number).to_string(), text);
+        }
     }
 
     #[test]
@@ -820,7 +945,10 @@ mod tests {
             let number = number >> scale;
             prop_assert_eq!(Time(number).to_string().parse::<Time>(), Ok(Time(number)));
             prop_assert_eq!(Size(number).to_string().parse::<Size>(), Ok(Size(number)));
-            prop_assert_eq!(ByteRate(number).to_string().parse::<ByteRate>(), Ok(ByteRate(number)));
+            for in_bits in [true, false] {
+                let rate = ByteRate { bits_per_second: number, in_bits };
+                prop_assert_eq!(rate.to_string().parse::<ByteRate>(), Ok(rate));
+            }
         }
 
         #[test]

@@ -109,6 +109,8 @@ pub struct Topology {
     pub flaps: Vec<LinkFlap>,
     /// Links with a configured queue; the queue of others follows from their rate.
     pub queues: BTreeSet<LinkId>,
+    /// Links whose rate is configured in bits a second, and is shown so.
+    pub bit_rates: BTreeSet<LinkId>,
 }
 
 /// The profile inside a cluster, and whether its queue was configured.
@@ -126,6 +128,8 @@ impl Topology {
     /// Builds the topology that a file describes.
     pub fn from_config(config: &TopologyConfig) -> Self {
         let (mut flaps, mut queues) = (Vec::new(), BTreeSet::new());
+        let mut bit_rates = BTreeSet::new();
+        let is_in_bits = |rate: Option<ByteRate>| rate.is_some_and(ByteRate::is_in_bits);
         let site = |(at, site): (usize, &SiteSection)| {
             let name = ClusterId::from(site.name.as_str());
             let named = site.uplink_profile.as_deref().and_then(profile).map(LinkProperties::from);
@@ -134,6 +138,14 @@ impl Topology {
                 None => [site.uplink; 2]
                     .map(|rate| rate.map(|rate| limited(LinkProfile::default(), Some(rate), None))),
             };
+            let rates = named
+                .as_ref()
+                .map_or([site.uplink; 2], |line| [line.bandwidth, line.bandwidth_back]);
+            for (up, rate) in [true, false].into_iter().zip(rates) {
+                if is_in_bits(rate) {
+                    bit_rates.insert(LinkId::Stub(name.clone(), up));
+                }
+            }
             if named.as_ref().is_some_and(|line| line.queue.is_some()) {
                 queues.extend([true, false].map(|up| LinkId::Stub(name.clone(), up)));
             }
@@ -161,6 +173,9 @@ impl Topology {
                 let line = config.line(a.name.as_str(), b.name.as_str());
                 let [there, _] = directions(&line);
                 lines.push((a.name.clone(), b.name.clone(), there));
+                if is_in_bits(line.bandwidth) {
+                    bit_rates.insert(LinkId::Line(a.name.clone(), b.name.clone()));
+                }
                 if line.queue.is_some() {
                     queues.insert(LinkId::Line(a.name.clone(), b.name.clone()));
                 }
@@ -170,7 +185,7 @@ impl Topology {
             }
         }
         let (name, prefix) = (config.name.to_string(), config.net.prefix());
-        Self { name, prefix, sites, lines, flaps, queues }
+        Self { name, prefix, sites, lines, flaps, queues, bit_rates }
     }
 
     /// The cluster of this name.

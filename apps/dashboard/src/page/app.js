@@ -1,10 +1,11 @@
 // The page: what comes is drawn, nothing is sent. All text goes into the page as text, never as markup.
 
-import { CLASSES, SHARES, SIGNS, STATES, count, eta, micros, names, path, round, size, stack, sums, thin, time, unmeasured, worker } from "./model.js";
+import { CLASSES, SHARES, SIGNS, STATES, clock, count, eta, micros, names, path, plural, round, sentence, size, stack, sums, thin, time, unmeasured, worker } from "./model.js";
 
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
-const HUES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#999999"];
+// The style sheet has a set for each theme.
+const HUES = [0, 1, 2, 3, 4, 5, 6].map((i) => `var(--hue-${i})`);
 const KEEP = 10000, SHOW = 300, HEIGHT = 170;
 const KINDS = { all: () => true, failed: (e) => e.kind === "failed", adapt: (e) => e.kind === "adapt", member: (e) => e.kind === "member",
   jobs: (e) => e.kind === "job" || e.kind === "schedule", security: (e) => e.kind === "security" };
@@ -124,7 +125,9 @@ function head(tick, job) {
   document.title = `${tick.grid} · Springtide`;
   const of = sums(tick);
   const broken = of.broken ? `, ${of.broken} broken` : "";
-  text($("counts"), `${of.clusters} clusters, ${of.there}/${of.all} workers, ${of.busy} busy${broken}`);
+  // A grid that runs started this long before now.
+  const up = state.run ? "" : ` · up ${time(tick.at)}, since ${clock(tick.at)}`;
+  text($("counts"), `${plural(of.clusters, "cluster")}, ${of.there}/${of.all} ${of.all === 1 ? "worker" : "workers"}, ${of.busy} busy${broken}${up}`);
   const picker = $("jobs"), running = tick.jobs.filter((job) => job.clusters);
   const options = running.map((job) => `${job.id} ${job.name}`);
   if (picker.dataset.options !== options.join("\n")) {
@@ -134,7 +137,7 @@ function head(tick, job) {
   picker.parentElement.hidden = running.length < 2;
   if (state.job != null) picker.value = state.job;
   const line = $("progress");
-  if (!job) { line.replaceChildren(tick.jobs.length ? `${tick.jobs.length} jobs wait` : "no job runs"); line.dataset.of = ""; return; }
+  if (!job) { line.replaceChildren(tick.jobs.length ? (tick.jobs.length === 1 ? "1 job waits" : `${tick.jobs.length} jobs wait`) : "no job runs"); line.dataset.of = ""; return; }
   if (line.dataset.of !== String(job.id)) {
     line.replaceChildren(el("span"), " ", el("progress", { max: 1, "aria-label": "progress" }), " ", el("span"));
     line.dataset.of = job.id;
@@ -157,7 +160,7 @@ function chart(tick, job) {
   if (!job || points.length === 0) { $("chart").replaceChildren(); $("eff-legend").replaceChildren(); return; }
   // In points of the screen, so that letters keep their form.
   const WIDTH = state.width;
-  const left = 34, right = WIDTH - 40, top = 8, bottom = HEIGHT - 20;
+  const left = 34, right = WIDTH - 56, top = 8, bottom = HEIGHT - 20;
   const from = points[0][0], to = Math.max(state.run ? state.run.ticks.at(-1).at : tick.at, from + 10);
   const x = (t) => left + ((t - from) / (to - from)) * (right - left), y = (v) => bottom - v * (bottom - top);
   const most = Math.max(1, ...points.map((p) => p[2])), yn = (n) => bottom - (n / most) * (bottom - top) * 0.95;
@@ -169,10 +172,11 @@ function chart(tick, job) {
     out.append(svg("line", { class: "axis", x1: left, x2: right, y1: y(v), y2: y(v) }), svg("text", { x: left - 5, y: y(v) + 4, "text-anchor": "end" }, v.toFixed(1)));
   }
   for (const bound of job.band) out.append(svg("line", { class: "bound", x1: left, x2: right, y1: y(bound), y2: y(bound) }));
-  out.append(svg("path", { class: "nodes", d: path(shown.map((p) => [p[0], p[2]]), x, yn) }), svg("text", { x: WIDTH - 2, y: yn(most) + 4, "text-anchor": "end" }, `${most} n`));
+  out.append(svg("path", { class: "nodes", d: path(shown.map((p) => [p[0], p[2]]), x, yn) }), svg("text", { x: WIDTH - 2, y: yn(most) + 4, "text-anchor": "end" }, plural(most, "node")));
   clusters.forEach((name, i) => out.append(svg("path", { class: "thin", stroke: HUES[i % HUES.length], d: path(shown.map((p) => [p[0], p[3][name]]), x, y) })));
   out.append(svg("path", { class: "wae", d: path(shown.map((p) => [p[0], p[1]]), x, y) }));
   out.append(svg("text", { x: left, y: HEIGHT - 5 }, time(from)), svg("text", { x: right, y: HEIGHT - 5, "text-anchor": "end" }, time(to)));
+  if (WIDTH > 500) out.append(svg("text", { x: (left + right) / 2, y: HEIGHT - 5, "text-anchor": "middle" }, "time since the grid's start; to the left a share from 0 to 1, to the right nodes"));
   for (const event of state.events) {
     if (event.kind !== "adapt" || event.job !== job.id || event.at < from) continue;
     const mark = svg("text", { class: `mark ${event.sign > 0 ? "up" : "down"}`, x: x(event.at), y: event.sign > 0 ? bottom - 3 : top + 11, "text-anchor": "middle" },
@@ -273,10 +277,10 @@ function label(w) {
 
 function entry(event) {
   const cls = event.sign > 0 ? "up" : event.sign < 0 ? "down" : event.kind === "failed" ? "failed" : "";
-  const line = [el("time", {}, time(event.at)), el("span", { className: cls }, event.text)];
+  const line = [el("time", state.run || !state.tick ? {} : { title: clock(state.tick.at - event.at) }, time(event.at)), el("span", { className: cls }, event.text)];
   const why = event.why ?? [];
   if (why.length === 0) return el("li", { id: `e${event.id}` }, ...line);
-  const more = el("details", { open: state.open.has(event.id) }, el("summary", {}, ...line, why.length > 1 ? el("span", { className: "dim" }, ` ${why.length} reasons`) : null), ...why.map((why) => el("span", { className: "why" }, why)));
+  const more = el("details", { open: state.open.has(event.id) }, el("summary", {}, ...line, why.length > 1 ? el("span", { className: "dim" }, ` ${why.length} reasons`) : null), ...why.map((why) => el("span", { className: "why" }, sentence(why))));
   // What is open stays so when more comes.
   more.addEventListener("toggle", () => { if (more.open) state.open.add(event.id); else state.open.delete(event.id); });
   return el("li", { id: `e${event.id}` }, more);
@@ -317,7 +321,7 @@ function matrix(job) {
   const clusters = job ? Object.keys(job.clusters) : [];
   const shown = clusters.slice(0, 12);
   const by = new Map((job?.steals ?? []).map(([from, to, n]) => [`${from}\n${to}`, n]));
-  const more = clusters.length > shown.length ? [[`${clusters.length - shown.length} more clusters`, ...shown.map(() => "")]] : [];
+  const more = clusters.length > shown.length ? [[`${clusters.length - shown.length} more`, ...shown.map(() => "")]] : [];
   rows($("matrix"), ["", ...shown], [...shown.map((from) => [from, ...shown.map((to) => count(by.get(`${from}\n${to}`) ?? 0))]), ...more]);
 }
 
@@ -325,14 +329,17 @@ function latencies(job) {
   const titles = { steal_local: "steal inside", steal_wide: "steal between", task: "task from elsewhere", round_trip: "message round trip", join_delay: "result to use", wake: "work to thread" };
   const told = Object.entries(job?.lat ?? {});
   rows($("latencies"), ["", "p50", "p90", "p99", "most", "count"], told.map(([name, l]) => [titles[name] ?? name, micros(l[1]), micros(l[2]), micros(l[3]), micros(l[4]), count(l[0])]));
-  if (job && !told.length) text($("h-lat").querySelector("small"), "told every tenth period"); else text($("h-lat").querySelector("small"), "since the job's start");
+  const empty = job?.period ? `Latencies come every tenth period: the first after ${time(10 * job.period)} of the job.` : "Latencies come while a job with periods runs.";
+  text($("h-lat").querySelector("small"), told.length ? "since the job's start" : empty);
 }
 
 function jobs(tick) {
   rows($("job-table"), ["job", "state", "processors", "why"], tick.jobs.map((job) => [`${job.id} ${job.name}`, job.state, job.processors, job.waits ?? ""]));
-  text($("more-jobs"), tick.more_jobs ? `${tick.more_jobs} more are not shown` : tick.jobs.length ? "" : "none");
+  text($("more-jobs"), tick.more_jobs ? `${tick.more_jobs} more are not shown` : tick.jobs.length ? "" : "No job was submitted yet.");
   const job = tick.jobs.find((job) => job.id === state.job);
-  text($("thought"), job?.thought?.length ? `now: ${job.thought.join("; ")}` : "");
+  const decided = state.events.some((event) => event.kind === "adapt");
+  const next = state.run || (job && !job.period) ? "" : !job ? "Decisions come while a job runs." : job.mode === "static" ? "A static job makes no decisions." : `The job decides every ${time(job.period)}.`;
+  text($("thought"), job?.thought?.length ? `now: ${sentence(job.thought.join("; "))}` : decided ? "" : next);
 }
 
 function open(name) { state.worker = name; drawer(state.tick); $("drawer").showModal(); }

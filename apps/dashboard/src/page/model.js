@@ -32,6 +32,15 @@ export function time(s) {
   return `${Math.floor(whole / 3600)}:${String(Math.floor((whole % 3600) / 60)).padStart(2, "0")} h`;
 }
 
+/// The time of day in this browser, `ago` seconds before now.
+export function clock(ago) { return new Date(Date.now() - ago * 1000).toLocaleTimeString(); }
+
+/// A number with its noun.
+export function plural(n, noun) { return `${n} ${noun}${n === 1 ? "" : "s"}`; }
+
+/// A reason with a full stop at its end.
+export function sentence(text) { return /[.!?:]$/.test(text) ? text : `${text}.`; }
+
 export function micros(us) {
   if (us < 1000) return `${us} µs`;
   if (us < 1e6) return `${(us / 1e3).toPrecision(3)} ms`;

@@ -18,9 +18,10 @@ use springtide_wan::set::LinkOverrides;
 use springtide_wan::shipped::{BuiltinFile, TOPOLOGIES};
 use springtide_wan::sys;
 
+use crate::operations::compose::ComposePlan;
 use crate::operations::doctor::doctor;
 use crate::operations::live::{self, LiveArgs};
-use crate::operations::network::{self, NetworkSettings, RunningNetwork};
+use crate::operations::network::{self, NetworkPrograms, NetworkSettings, RunningNetwork};
 use crate::operations::process::start_log;
 use crate::options::GlobalArgs;
 use crate::output::network::{profiles_text, status_text, up_text};
@@ -66,39 +67,76 @@ pub enum WanCommand {
         /// End the network after this time
         #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = time)]
         lasts: Duration,
+        /// Change a link at the start, as `wan set`: "A,B loss=2% burst=1%/25%". May be repeated
+        #[arg(long, value_name = "CHANGE")]
+        set: Vec<String>,
     },
     /// End a network and the programs that run in it
     Down {
         /// Name of the network [default: the only one that is up]
         #[arg(value_name = "NAME")]
         name: Option<String>,
+        /// Name of the network, as in other commands
+        #[arg(long, value_name = "NAME", conflicts_with = "name")]
+        wan: Option<String>,
     },
     /// Show running networks, their links and their traffic
     Status {
         /// Name of the network [default: the only one that is up]
         #[arg(value_name = "NAME")]
         name: Option<String>,
+        /// Name of the network, as in other commands
+        #[arg(long, value_name = "NAME", conflicts_with = "name")]
+        wan: Option<String>,
         /// Print the result as one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Run any program on a node; its exit code becomes this command's
+    /// Run any program on a node; the exit code is that of a shell: the program's, 126, 127, or
+    /// 128 and the signal
     Exec {
         /// Name of the network [default: the only one that is up]
         #[arg(long, value_name = "NAME")]
         wan: Option<String>,
+        /// Run on all nodes at the same time, without NODE. Each line of output begins with its
+        /// node. The exit code is the first that is not 0
+        #[arg(long)]
+        all: bool,
         /// Node to run on; or the cluster, if clusters own the namespaces
-        #[arg(value_name = "NODE")]
+        #[arg(value_name = "NODE", required = true)]
         node: String,
-        /// Program and its arguments; SPRINGTIDE_WAN_ADDRESS is its node's address
+        /// Program and its arguments; SPRINGTIDE_WAN_ADDRESS is its node's address, and names of
+        /// nodes resolve (not with sockets)
         #[arg(
             value_name = "CMD",
-            required = true,
+            required_unless_present = "all",
             trailing_var_arg = true,
             allow_hyphen_values = true
         )]
         command: Vec<String>,
     },
+    /// Write the packets of a network to a file that tcpdump and Wireshark read
+    Capture {
+        /// Name of the network [default: the only one that is up]
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+        /// File to write
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        out: PathBuf,
+        /// Stop after this time [default: at Ctrl-C, or when the network ends]
+        #[arg(long = "for", value_name = "TIME", value_parser = time)]
+        lasts: Option<Duration>,
+        /// Stop after this number of packets
+        #[arg(long, value_name = "N")]
+        packets: Option<u64>,
+        /// Capture packets as their senders offer them, with those that are lost, instead of as
+        /// they arrive
+        #[arg(long)]
+        offered: bool,
+    },
+    /// Run services on a network of their own, as a file describes them
+    #[command(subcommand, arg_required_else_help = true)]
+    Compose(ComposeCommand),
     /// Test which emulations this host supports, with the reasons if it lacks any
     Doctor {
         /// Print the result as one JSON object
@@ -128,9 +166,14 @@ pub enum WanCommand {
         /// cluster's uplink, both directions; `A>`: outgoing; `>A`: incoming
         #[arg(value_name = "LINK")]
         link: String,
-        /// profile=NAME, rtt=50ms, jitter=5ms, loss=0.01, bandwidth=1MB/s (or none), queue=250000
-        /// (bytes), reorder=true; or down, or up. As in a topology file: a profile sets all of a
-        /// link except other given values, and the rates and queue of an uplink
+        /// profile=NAME, rtt=50ms (or delay=25ms, one way), jitter=5ms, loss=2%, bandwidth=1MB/s,
+        /// queue=250000 (bytes), reorder=true; or down, or up. Of lines: burst=1%/25% (share of
+        /// packets that begin a burst, and that end it), duplicate=1%, corrupt=0.1%,
+        /// reorder=2%/10ms (this share comes so much later), trace=FILE (Mahimahi's format). Of
+        /// all links: schedule=10MB/s:5s,1MB/s:2s. Of a cluster: nat=endpoint-independent or
+        /// nat=endpoint-dependent, firewall=on. `none` ends a bandwidth, burst, reorder, trace,
+        /// schedule or nat. As in a topology file: a profile sets all of a link except other given
+        /// values, and the rates and queue of an uplink
         #[arg(value_name = "WHAT", required = true)]
         what: Vec<String>,
     },
@@ -176,6 +219,33 @@ pub enum WanCommand {
     },
 }
 
+/// The subcommands of `wan compose`.
+#[derive(Subcommand, Clone, Debug)]
+pub enum ComposeCommand {
+    /// Start the network and the services, wait until they are ready, print and collect their logs.
+    /// All end with Ctrl-C, with a service that fails, or with the service that `until` names,
+    /// whose exit code becomes this command's
+    Up {
+        /// File of the network and its services
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// Directory for a log of each service
+        #[arg(
+            long,
+            value_name = "DIR",
+            default_value = "wan-logs",
+            value_hint = ValueHint::DirPath,
+        )]
+        logs: PathBuf,
+        /// Random seed of losses, jitter and impairments
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        seed: u64,
+        /// End all after this time
+        #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = time)]
+        lasts: Duration,
+    },
+}
+
 /// Executes a subcommand of `wan`.
 ///
 /// # Errors
@@ -183,6 +253,12 @@ pub enum WanCommand {
 pub fn execute(command: WanCommand, program: Program, global: &GlobalArgs) -> Result<(), Failed> {
     start_log(global);
     match command {
+        WanCommand::Compose(ComposeCommand::Up { file, logs, seed, lasts }) => {
+            let plan = ComposePlan::read(&file)?;
+            let (network, per) = (Backend::Router, PortKind::Node);
+            let settings = NetworkSettings { network, per, seed, lasts, partial: false };
+            end_as(plan.up(&logs, &settings, global.quiet)?)
+        }
         WanCommand::Doctor { json } => {
             let Some(report) = doctor()? else { return Ok(()) };
             print(&if json { format!("{}\n", report.object()) } else { report.table() })?;
@@ -194,7 +270,7 @@ pub fn execute(command: WanCommand, program: Program, global: &GlobalArgs) -> Re
         WanCommand::Run(args) => {
             live::run(&args, Arc::new(program.registry), program.version, global)
         }
-        WanCommand::Up { topology, name, network: kind, per, seed, partial, lasts } => {
+        WanCommand::Up { topology, name, network: kind, per, seed, partial, lasts, set } => {
             let clusters = kind == Backend::Kernel;
             let per = match per.as_deref() {
                 Some("node") if clusters => {
@@ -206,14 +282,27 @@ pub fn execute(command: WanCommand, program: Program, global: &GlobalArgs) -> Re
                 None if clusters => PortKind::Cluster,
                 _ => PortKind::Node,
             };
-            up(&topology, name, &NetworkSettings { network: kind, per, seed, lasts, partial })
+            let settings = NetworkSettings { network: kind, per, seed, lasts, partial };
+            up(&topology, name, &settings, &set)
         }
-        WanCommand::Down { name } => {
-            let name = network::down(name.as_deref())?;
+        WanCommand::Down { name, wan } => {
+            let name = network::down(name.or(wan).as_deref())?;
             print(&format!("network {name} is down\n"))
         }
-        WanCommand::Status { name, json } => status(name.as_deref(), json),
-        WanCommand::Exec { wan, node, command } => network::exec(wan.as_deref(), &node, &command),
+        WanCommand::Status { name, wan, json } => status(name.or(wan).as_deref(), json),
+        WanCommand::Exec { wan, all: false, node, command } => {
+            end_as(NetworkPrograms::of(wan.as_deref())?.exec(&node, &command)?)
+        }
+        WanCommand::Exec { wan, all: true, node, mut command } => {
+            // The first word is no node then, but the program.
+            command.insert(0, node);
+            end_as(NetworkPrograms::of(wan.as_deref())?.exec_all(&command)?)
+        }
+        WanCommand::Capture { name, out, lasts, packets, offered } => {
+            let count = network::capture(name.as_deref(), &out, lasts, packets, offered)?;
+            let s = if count == 1 { "" } else { "s" };
+            print(&format!("{count} packet{s} in {}\n", out.display()))
+        }
         WanCommand::Set { wan, link, what } => set(wan.as_deref(), &link, &what),
         WanCommand::Profiles => print(&profiles_text()),
         WanCommand::List => {
@@ -250,10 +339,33 @@ pub fn execute(command: WanCommand, program: Program, global: &GlobalArgs) -> Re
     }
 }
 
-fn up(file: &Path, name: Option<Name>, settings: &NetworkSettings) -> Result<(), Failed> {
+/// Ends the process with the exit code of a program.
+fn end_as(code: u8) -> Result<(), Failed> {
+    match code {
+        0 => Ok(()),
+        code => std::process::exit(code.into()),
+    }
+}
+
+fn up(
+    file: &Path,
+    name: Option<Name>,
+    settings: &NetworkSettings,
+    changes: &[String],
+) -> Result<(), Failed> {
     let config = network::read(file)?;
     let name = name.unwrap_or_else(|| config.name.clone()).to_string();
-    let status = RunningNetwork::start(file, &name, settings)?.status()?;
+    let changes = changes.iter().map(|change| network::parse_change(change));
+    let changes = changes.collect::<Result<Vec<_>, _>>()?;
+    let running = RunningNetwork::start(file, &name, settings)?;
+    for (link, wish) in changes {
+        if let Err(error) = network::set(Some(&name), &link, &wish) {
+            // A network without the changes is not the one that was asked for.
+            network::down(Some(&name))?;
+            return Err(error);
+        }
+    }
+    let status = running.status()?;
     print(&up_text(&status, settings.lasts))
 }
 

@@ -815,6 +815,7 @@ impl LiveNetwork {
         sys::run_in_namespaces(
             command,
             space.into_iter().map(|space| (space, Namespace::Net)).collect(),
+            None,
         );
     }
 

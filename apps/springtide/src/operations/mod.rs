@@ -6,6 +6,8 @@
 pub mod agree;
 pub mod aliases;
 pub mod attach;
+#[cfg(target_os = "linux")]
+pub mod compose;
 pub mod desk;
 #[cfg(target_os = "linux")]
 pub mod doctor;

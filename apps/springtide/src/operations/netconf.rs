@@ -541,6 +541,6 @@ mod tests {
             LinkPolicy { rtt_ms: 20.0, bandwidth: 1e6, congestion: net::Congestion::Bbr };
         assert_eq!(links[&ClusterId::from("del")], expected);
         let message = describe(&config.link[0], &config.net);
-        assert!(message.starts_with("link del - ams: 20ms round trip, 1MB/s, bbr;"), "{message}");
+        assert!(message.starts_with("link del - ams: 20ms round trip, 8Mbit/s, bbr;"), "{message}");
     }
 }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use springtide_runtime::config::{ByteRate, LinkProperties, Time, profiles};
+use springtide_runtime::config::{ByteRate, LinkProperties, Share, Time, profiles};
 use springtide_runtime::net::LinkProfile;
-use springtide_wan::place::Status;
+use springtide_wan::place::{BorderStatus, LineStatus, Status, StubStatus};
+use springtide_wan::router::RouterCounts;
 
 /// The maximum number of a network's shortcomings printed at its start.
 const NOTES: usize = 3;
@@ -38,10 +39,6 @@ pub fn up_text(status: &Status, lasts: Duration) -> String {
     text
 }
 
-fn rate(rate: Option<u64>) -> String {
-    rate.map_or("-".to_owned(), |rate| format!("{} kB/s", rate as f64 / 1e3))
-}
-
 /// The state of a network, with its links and their traffic.
 pub fn status_text(status: &Status) -> String {
     let mut text = format!(
@@ -54,8 +51,8 @@ pub fn status_text(status: &Status) -> String {
     text += &match (status.late_us, &status.table) {
         (Some([half, most, latest]), _) => {
             format!(
-                "; late by {half:.0} us (half), {most:.0} us (99 of 100), {latest:.0} us \
-                (maximum)\n"
+                "; packets are late by {half:.0} us (median), {most:.0} us (99th percentile), \
+                {latest:.0} us (maximum)\n"
             )
         }
         (None, Some(table)) => {
@@ -72,34 +69,129 @@ pub fn status_text(status: &Status) -> String {
             status.unroutable, status.refused
         );
     }
-    text += &format!(
-        "{:24} {:>10} {:>9} {:>7} {:>12} {:>10} {:>12} {:>8}\n",
-        "link", "delay", "jitter", "loss", "rate", "packets", "bytes", "lost"
-    );
+    text += &links_text(status);
+    for border in &status.borders {
+        let public = border.public.map(|address| format!(", public address {address}"));
+        let (public, s) = (public.unwrap_or_default(), if border.flows == 1 { "" } else { "s" });
+        let BorderStatus { cluster, rules, flows, .. } = border;
+        text += &format!("border of {cluster}: {rules}{public}, {flows} open flow{s}\n");
+    }
+    text += &traffic_text(status);
+    text
+}
+
+/// A table of the links and their properties, with the words of `wan set` for all others below.
+fn links_text(status: &Status) -> String {
+    let mut rows = vec![["link", "delay", "jitter", "loss", "rate", "state"].map(str::to_owned)];
+    let mut more = vec![String::new()];
+    let time = |us: u64| match us {
+        0 => "0ms".to_owned(),
+        us => Time::from(Duration::from_micros(us)).to_string(),
+    };
     for line in &status.lines {
-        let LinkProfile { delay_us, jitter_us, loss, rate: limit, up, .. } = &line.profile;
-        let name = if line.from == line.to {
-            format!("{} inside", line.from)
-        } else {
-            format!("{}>{}", line.from, line.to)
+        let LinkProfile { delay_us, jitter_us, loss, up, .. } = line.profile;
+        let rate = line.rate.clone().or_else(|| plain_rate(&line.profile));
+        let state = match (line.cut, up) {
+            (true, _) => "cut",
+            (false, false) => "down",
+            (false, true) => "up",
         };
-        let (ms, percent) = (|us: &u64| format!("{} ms", *us as f64 / 1e3), loss * 100.0);
-        let state = if line.cut || !up { "  down" } else { "" };
-        text += &format!(
-            "{name:24} {:>10} {:>9} {percent:>5.2} % {:>12} {:>10} {:>12} {:>8}{state}\n",
-            ms(delay_us),
-            ms(jitter_us),
-            rate(*limit),
-            line.counts.packets,
-            line.counts.bytes,
-            line.counts.lost
-        );
+        let loss = Share::from(loss).to_string();
+        let rate = rate.unwrap_or_else(|| "-".to_owned());
+        let name = line_name(line);
+        rows.push([name, time(delay_us), time(jitter_us), loss, rate, state.to_owned()]);
+        more.push(line.impairments.clone());
     }
     for stub in &status.stubs {
-        let way = if stub.up { "out of" } else { "into" };
-        text += &format!("{way} {}: {}\n", stub.cluster, rate(stub.profile.rate));
+        let rate = stub.rate.clone().or_else(|| plain_rate(&stub.profile));
+        let rate = rate.unwrap_or_else(|| "-".to_owned());
+        let state = if stub.profile.up { "up" } else { "down" };
+        let dash = || "-".to_owned();
+        rows.push([stub_name(stub), dash(), dash(), dash(), rate, state.to_owned()]);
+        more.push(stub.impairments.clone());
     }
-    text
+    let lines = columns(&rows);
+    let lines = lines.into_iter().zip(more).map(|(line, more)| {
+        if more.is_empty() { format!("{line}\n") } else { format!("{line}\n    {more}\n") }
+    });
+    lines.collect()
+}
+
+/// A table of the traffic of all links that carried any, with lost packets by cause.
+fn traffic_text(status: &Status) -> String {
+    let head = ["traffic", "packets", "bytes", "queued", "lost"].map(str::to_owned);
+    let (mut rows, mut more) = (vec![head], vec![String::new()]);
+    for line in status.lines.iter().filter(|line| line.counts.packets > 0) {
+        let RouterCounts { packets, bytes, lost, .. } = line.counts;
+        let numbers = [packets, bytes, line.queued as u64, lost].map(|count| count.to_string());
+        let [packets, bytes, queued, lost] = numbers;
+        rows.push([line_name(line), packets, bytes, queued, lost]);
+        more.push(causes_text(&line.counts));
+    }
+    if rows.len() == 1 {
+        return "no packet was sent yet\n".to_owned();
+    }
+    let lines = columns(&rows).into_iter().zip(more);
+    lines.map(|(line, more)| format!("{}\n", format!("{line}  {more}").trim_end())).collect()
+}
+
+/// The lost packets by cause, and those with impairments.
+fn causes_text(counts: &RouterCounts) -> String {
+    let RouterCounts { down, queue_full, random, burst, filtered, .. } = *counts;
+    let causes = [
+        ("down", down),
+        ("queue full", queue_full),
+        ("random", random),
+        ("burst", burst),
+        ("filtered", filtered),
+    ];
+    let others = [
+        ("duplicated", counts.duplicated),
+        ("corrupted", counts.corrupted),
+        ("held back", counts.reordered),
+    ];
+    let text = |all: &[(&str, u64)]| {
+        let some = all.iter().filter(|(_, count)| *count > 0);
+        some.map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
+    };
+    let (causes, others) = (text(&causes), text(&others));
+    match (causes.is_empty(), others.is_empty()) {
+        (true, true) => String::new(),
+        (false, true) => format!("({causes})"),
+        (true, false) => others,
+        (false, false) => format!("({causes}); {others}"),
+    }
+}
+
+fn line_name(line: &LineStatus) -> String {
+    if line.from == line.to {
+        format!("{} inside", line.from)
+    } else {
+        format!("{}>{}", line.from, line.to)
+    }
+}
+
+fn stub_name(stub: &StubStatus) -> String {
+    let way = if stub.up { "out of" } else { "into" };
+    format!("{way} {}", stub.cluster)
+}
+
+fn plain_rate(profile: &LinkProfile) -> Option<String> {
+    profile.rate.map(|rate| ByteRate::of_bytes(rate, false).to_string())
+}
+
+/// Rows with columns of equal width: the first to the left, the others to the right.
+fn columns<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
+    let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let (first, others) = row.split_at(1);
+        let first = format!("{:1$}", first[0], widths[0]);
+        let others =
+            others.iter().zip(&widths[1..]).map(|(cell, width)| format!("  {cell:>width$}"));
+        first + &others.collect::<String>()
+    };
+    rows.iter().map(line).collect()
 }
 
 /// The built-in link profiles as a table.

@@ -208,6 +208,8 @@ fn load(kind: &str, text: &str, whole: bool) -> Result<(), String> {
         "links" => as_kind::<LinksConfig>(&text),
         "workload" => as_kind::<WorkloadConfig>(&text),
         "profile" => as_kind::<ProfileConfig>(&text),
+        // The tests of `wan` run these files.
+        "compose" => toml::from_str::<toml::Table>(&text).map(drop).map_err(|e| e.to_string()),
         "wrong" => match as_kind::<GridConfig>(&text) {
             Ok(()) => Err("it must be a wrong config of a grid, but it is valid".to_owned()),
             Err(_) => Ok(()),

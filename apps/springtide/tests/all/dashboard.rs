@@ -804,7 +804,7 @@ fn top_shows_the_same_in_a_terminal() {
         assert_eq!(ended.code, Some(0), "{}", ended.err);
         ended.out.contains("% work, 2 nodes").then_some(ended.out)
     });
-    assert!(text.starts_with("local · 1 clusters · 2/2 workers, 2 busy\n"), "{text}");
+    assert!(text.starts_with("local · 1 cluster · 2/2 workers, 2 busy · up "), "{text}");
     assert!(text.contains("job 1 queens") && !text.contains('\u{1b}'), "{text}");
     dashboard.up.signal("TERM");
     dashboard.up.wait();

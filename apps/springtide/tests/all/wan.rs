@@ -229,7 +229,7 @@ fn a_network_starts_is_listed_and_ends() {
     let output = place.done(&["status"]);
     assert!(output.starts_with("network pair: 4 nodes by router, ends in "), "{output}");
     assert!(
-        output.lines().any(|line| line.starts_with("a>b ") && line.contains("25 ms")),
+        output.lines().any(|line| line.starts_with("a>b ") && line.contains("  25ms  ")),
         "{output}"
     );
     let status = place.status();
@@ -281,8 +281,80 @@ fn any_program_runs_on_a_node_and_its_exit_code_is_returned() {
     assert_eq!(code(&["true"]), Some(0));
     assert_eq!(code(&["sh", "-c", "exit 7"]), Some(7));
     assert_eq!(code(&["sh", "-c", "kill -KILL $$"]), Some(137));
-    place.wrong(&["exec", "a-1", "no-such-program"], "no-such-program");
+    let (code, _, err) = place.wan(&["exec", "a-1", "no-such-program"]);
+    assert!(code == Some(127) && err.contains("no-such-program"), "{code:?}: {err}");
+    let (code, _, err) = place.wan(&["exec", "a-1", "/etc/passwd"]);
+    assert!(code == Some(126) && err.contains("/etc/passwd"), "{code:?}: {err}");
+    let hosts = place.done(&["exec", "a-1", "--", "getent", "hosts", "b-2"]);
+    assert!(hosts.starts_with("10.77.2.2") && hosts.trim_end().ends_with("b-2"), "{hosts}");
+    let all = place.done(&["exec", "--all", "printenv", "SPRINGTIDE_WAN_ADDRESS"]);
+    let mut all: Vec<&str> = all.lines().collect();
+    all.sort_unstable();
+    let expected = ["a-1 | 10.77.1.1", "a-2 | 10.77.1.2", "b-1 | 10.77.2.1", "b-2 | 10.77.2.2"];
+    assert_eq!(all, expected);
+    let script = "test $SPRINGTIDE_WAN_ADDRESS != 10.77.1.2 || exit 9";
+    assert_eq!(place.wan(&["exec", "--all", "--", "sh", "-c", script]).0, Some(9));
+    // The program hangs its parent up, which ignores that as under nohup.
+    let command = place.command(&["exec", "a-1", "--", "sh", "-c", "kill -HUP $PPID; sleep 0.2"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(command.get_program());
+    shell.args(command.get_args()).stdin(Stdio::null());
+    for (key, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(key, value),
+            None => shell.env_remove(key),
+        };
+    }
+    assert_eq!(ended(shell).0, Some(0));
+    place.done(&["down", "--wan", "pair"]);
+}
+
+#[test]
+fn impairments_are_set_shown_counted_and_captured() {
+    let Some(place) = TestNetwork::new() else { return };
+    let change = "a,b delay=7ms loss=0% bandwidth=8Mbit/s burst=1%/25%";
+    place.up(&["--set", change, "--set", "b firewall=on"]);
+    let shown = |start: &str, part: &str| {
+        let output = place.done(&["status", "--wan", "pair"]);
+        let is_shown =
+            output.lines().any(|line| line.trim().starts_with(start) && line.contains(part));
+        assert!(is_shown, "{start} ... {part}: {output}");
+    };
+    shown("a>b", " 7ms ");
+    shown("b>a", " 8Mbit/s ");
+    shown("burst=1%/25%", "");
+    shown("border of b", "firewall=on");
+    // The firewall lets nothing in.
+    let send = "exec 3<>/dev/udp/10.77.2.1/4000; echo hello >&3";
+    place.done(&["exec", "a-1", "--", "bash", "-c", send]);
+    let counts = || line(&place.status(), "a", "b")["counts"].clone();
+    until("the firewall counts it", || counts()["filtered"] == 1);
+    shown("a>b", "1 filtered");
+    place.done(&["set", "b", "firewall=off"]);
+    place.done(&["set", "a>b", "burst=none", "duplicate=100%", "corrupt=100%"]);
+    let file = place.dir.path().join("both.pcap");
+    let file = file.to_str().expect("text");
+    let mut capture = place.start(&["capture", "pair", "--out", file, "--packets", "2"]);
+    // The capture starts some time before or after a packet.
+    until("two packets are captured", || {
+        place.done(&["exec", "a-1", "--", "bash", "-c", send]);
+        std::fs::metadata(file).is_ok_and(|file| file.len() > 24)
+            || capture.0.try_wait().unwrap().is_some()
+    });
+    assert_eq!(capture.code(), Some(0));
+    let bytes = std::fs::read(file).unwrap();
+    assert_eq!(bytes[..4], 0xa1b2_3c4d_u32.to_le_bytes());
+    // The header, and two records of one packet that arrived twice.
+    assert_eq!(bytes.len(), 24 + 2 * (16 + 20 + 8 + 6));
+    let (one, two) = bytes[24..].split_at(50);
+    assert_eq!(one[16..], two[16..]);
+    let counts = counts();
+    assert_eq!(counts["duplicated"], counts["corrupted"]);
+    place.wrong(&["set", "a", "burst=1%/25%"], "an uplink has no burst=");
     place.done(&["down"]);
+    let bad = ["up", "pair", "--set", "a,c down"];
+    place.wrong(&bad, "there is no cluster named \"c\"");
+    place.nothing_is_left();
 }
 
 /// Sends a datagram from a-2 to b-1 and back.
@@ -465,6 +537,90 @@ fn sockets_emulate_a_network_without_rights() {
     place.nothing_is_left();
 }
 
+/// The files of the book's page about services.
+fn page_files(dir: &Path) {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("book/src/test/services.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    for block in page.split("```").skip(1).step_by(2) {
+        let (head, text) = block.split_once('\n').expect("a block has lines");
+        let file = head.split(',').find_map(|part| part.strip_prefix("file="));
+        if let Some(file) = file {
+            std::fs::write(dir.join(file), text).unwrap();
+        }
+    }
+}
+
+#[test]
+fn services_of_the_book_run_on_their_networks() {
+    let Some(place) = TestNetwork::new() else { return };
+    let dir = place.dir.path().join("page");
+    std::fs::create_dir(&dir).unwrap();
+    page_files(&dir);
+    let compose = |file: &str| {
+        let mut command = place.command(&["compose", "up", file, "--for", LIFETIME]);
+        command.current_dir(&dir);
+        ended(command)
+    };
+    let has = |program: &str| {
+        let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
+        let is_found = found.is_ok_and(|found| found.status.success());
+        if !is_found {
+            println!("skipped: {program} is not installed");
+        }
+        is_found
+    };
+    let log = |service: &str| {
+        std::fs::read_to_string(dir.join("wan-logs").join(format!("{service}.log"))).unwrap()
+    };
+    if has("redis-server") && has("redis-benchmark") {
+        let (code, out, err) = compose("redis.toml");
+        assert_eq!(code, Some(0), "{out}{err}");
+        assert!(out.contains("client | ") && err.contains("service redis is ready"), "{out}{err}");
+        assert!(log("client").contains("\"GET\","), "{}", log("client"));
+    }
+    if has("python3") && has("curl") {
+        let (code, out, err) = compose("http.toml");
+        assert_eq!(code, Some(0), "{out}{err}");
+        assert!(log("client").starts_with("code 200 after "), "{}", log("client"));
+    }
+    if has("python3") {
+        let (code, out, err) = compose("gossip.toml");
+        assert_eq!(code, Some(0), "{out}{err}");
+        let complete = ["one", "two", "three", "four"].map(log);
+        assert!(complete.iter().all(|log| log.contains("knows 4 names")), "{complete:?}");
+    }
+    // A failure ends all, with the reason and the code; so does a service that is never ready.
+    let service = |name: &str, script: &str, more: &str| {
+        format!(
+            "[[service]]\nname = \"{name}\"\nhost = \"a-1\"\n\
+             command = [\"sh\", \"-c\", \"{script}\"]\n{more}\n"
+        )
+    };
+    let word = word(6);
+    let forever = service("forever", &format!("sleep {word}; true"), "");
+    for (last, code, part) in [
+        (service("bad", "echo the reason; exit 9", ""), 9, "exit code 9\n    the reason"),
+        (
+            service("late", "sleep 60", "ready_timeout = \"100ms\"\nready = { port = 9 }"),
+            4,
+            "not ready after 100ms: no socket on its host is bound to port 9",
+        ),
+        (
+            service("odd", "exit 0", "ready = { log = \"never\" }"),
+            1,
+            "ended with exit code 0 before it was ready",
+        ),
+    ] {
+        let text = format!("topology = \"pair\"\n{forever}{last}");
+        std::fs::write(dir.join("bad.toml"), text).unwrap();
+        let (found, out, err) = compose("bad.toml");
+        assert_eq!(found, Some(code), "{out}{err}");
+        assert!(err.contains(part), "{err}");
+        until("all services end", || running(&word).is_empty());
+        place.nothing_is_left();
+    }
+}
+
 #[test]
 fn unknown_names_are_reported_with_the_known_ones() {
     let Some(place) = TestNetwork::new() else { return };
@@ -581,15 +737,24 @@ fn a_mistake_leaves_nothing() {
     assert!(running(&name).is_empty());
 
     // The failure occurs with the namespaces, or without rights before them.
-    let far = place.dir.path().join("far".repeat(40));
-    std::fs::create_dir(&far).unwrap();
-    let mut up = place.command(&["up", "pair", "--name", &name, "--for", LIFETIME]);
-    up.env("XDG_RUNTIME_DIR", &far);
-    let (code, out, err) = ended(up);
+    let text = "name = \"near\"\nnet = \"127.77.0.0/16\"\n[[cluster]]\nname = \"a\"\n";
+    std::fs::write(file, text).unwrap();
+    let (code, out, err) = place.wan(&["up", file, "--name", &name, "--for", LIFETIME]);
     assert_eq!((code, out.as_str()), (Some(1), ""));
     assert!(err.contains(&format!("network {name} is not up: ")), "{err}");
-    assert!(files(&far.join("springtide-wan")).is_empty());
+    assert!(place.files().is_empty());
     until("its holder ends", || running(&name).is_empty());
+
+    // A long path of a socket is no mistake.
+    let far = place.dir.path().join("far".repeat(40));
+    std::fs::create_dir(&far).unwrap();
+    for line in [&["up", "pair", "--network", "sockets", "--for", LIFETIME][..], &["down"]] {
+        let mut command = place.command(line);
+        command.env("XDG_RUNTIME_DIR", &far);
+        let (code, _, err) = ended(command);
+        assert_eq!(code, Some(0), "{err}");
+    }
+    assert!(files(&far.join("springtide-wan")).is_empty());
 }
 
 #[test]

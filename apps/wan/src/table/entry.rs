@@ -8,15 +8,17 @@ use std::sync::atomic::{
     fence,
 };
 
-use springtide_runtime::net::LinkProfile;
+use springtide_runtime::config::Time;
+use springtide_runtime::net::{DropCause, LinkProfile};
 use springtide_runtime::random::SplitMix;
 
+use crate::impair::{BurstLoss, Fate, Impairments, Reordering};
 use crate::router::RouterCounts;
 
 /// The number of words of a link.
-pub(super) const LINK: usize = 24;
+pub(super) const LINK: usize = 48;
 
-/// A link's words are its settings twice and its counters, each a cache line.
+/// A link's words are its settings twice, its counters and its impairments, each in cache lines.
 ///
 /// The valid settings are those of the generation in [`AT_FREE`]. A change fills the other settings
 /// and validates them with that one word. So the queue and the rate change at one moment, and a
@@ -42,7 +44,15 @@ const AT_SEEN: usize = 2 * SETTINGS + 2;
 pub(super) const AT_LAST: usize = 2 * SETTINGS + 3;
 const AT_PACKETS: usize = 2 * SETTINGS + 4;
 const AT_BYTES: usize = 2 * SETTINGS + 5;
-pub(super) const AT_LOST: usize = 2 * SETTINGS + 6;
+const AT_LOST: usize = 2 * SETTINGS + 6;
+/// Whether the channel of the bursts is bad.
+const AT_CHANNEL: usize = 2 * SETTINGS + 7;
+/// Lost packets by cause, and packets by impairment.
+const AT_CAUSES: usize = 3 * SETTINGS;
+const CAUSES: usize = 7;
+/// The impairments. A datagram during a change may meet some old and some new ones.
+const AT_IMPAIRMENTS: usize = 4 * SETTINGS;
+const IMPAIRMENTS: usize = 8;
 
 /// Flags of settings.
 const UP: u64 = 1;
@@ -127,16 +137,22 @@ impl EncodedSettings {
         pace(self) == pace(other)
     }
 
-    /// The time at which the last byte of a datagram has left the queue; none if the link is down
-    /// or has no room.
+    /// The time at which the last byte of a datagram has left the queue; an error if the link is
+    /// down or has no room.
     ///
     /// `free` is the time at which the link is free. `seen` is called only for a limited rate.
-    fn sent(&self, len: usize, now: u64, free: u64, seen: impl FnOnce() -> u64) -> Option<u64> {
+    fn sent(
+        &self,
+        len: usize,
+        now: u64,
+        free: u64,
+        seen: impl FnOnce() -> u64,
+    ) -> Result<u64, DropCause> {
         if !self.has(UP) || self.rate == 0 {
-            return None;
+            return Err(DropCause::Down);
         }
         if self.rate == NO_RATE {
-            return Some(now);
+            return Ok(now);
         }
         let busy = busy_ns(len as u128, self.rate);
         // The model counts a datagram in transmission whole. With datagrams of one length the
@@ -146,7 +162,10 @@ impl EncodedSettings {
             busy => u128::from(free.saturating_sub(seen()).div_ceil(busy)) * len as u128,
         };
         let room = u128::from(self.queue);
-        (before + len as u128 <= room).then(|| free.max(now).saturating_add(busy))
+        if before + len as u128 > room {
+            return Err(DropCause::QueueFull);
+        }
+        Ok(free.max(now).saturating_add(busy))
     }
 }
 
@@ -180,7 +199,100 @@ impl LinkEntry<'_> {
 
     pub(super) fn counts(&self) -> RouterCounts {
         let [packets, bytes, lost] = [AT_PACKETS, AT_BYTES, AT_LOST].map(|at| self.get(at));
-        RouterCounts { packets, bytes, lost }
+        let causes: [u64; CAUSES] = std::array::from_fn(|at| self.get(AT_CAUSES + at));
+        let [down, queue_full, random, burst, duplicated, corrupted, reordered] = causes;
+        let filtered = 0;
+        RouterCounts {
+            packets,
+            bytes,
+            lost,
+            down,
+            queue_full,
+            random,
+            burst,
+            filtered,
+            duplicated,
+            corrupted,
+            reordered,
+        }
+    }
+
+    /// Counts a datagram that the link did not carry.
+    pub(super) fn drop(&self, cause: DropCause) {
+        self.add(AT_LOST, 1);
+        let at = match cause {
+            DropCause::Down => 0,
+            DropCause::QueueFull => 1,
+            DropCause::Loss => 2,
+        };
+        self.add(AT_CAUSES + at, 1);
+    }
+
+    /// Sets the impairments; a trace is not supported.
+    pub(super) fn set_impairments(&self, new: &Impairments) {
+        let burst =
+            new.burst.unwrap_or(BurstLoss { to_bad: 0.0, to_good: 0.0, bad: 0.0, good: 0.0 });
+        let (share, hold) = new.reorder.map_or((0.0, 0), |reorder| {
+            let hold = u64::try_from(reorder.hold.get().as_nanos()).unwrap_or(u64::MAX);
+            (reorder.share, hold)
+        });
+        let words: [u64; IMPAIRMENTS] = [
+            burst.to_bad.to_bits(),
+            burst.to_good.to_bits(),
+            burst.bad.to_bits(),
+            burst.good.to_bits(),
+            new.duplicate.to_bits(),
+            new.corrupt.to_bits(),
+            share.to_bits(),
+            hold,
+        ];
+        for (at, word) in words.into_iter().enumerate() {
+            self.word(AT_IMPAIRMENTS + at).store(word, Relaxed);
+        }
+    }
+
+    /// Draws what happens to a datagram that the link carries, and counts it.
+    pub(super) fn impair(&self, rng: &mut SplitMix) -> Fate {
+        let words: [u64; IMPAIRMENTS] = std::array::from_fn(|at| self.get(AT_IMPAIRMENTS + at));
+        let [to_bad, to_good, bad, good, duplicate, corrupt, share] =
+            std::array::from_fn(|at| f64::from_bits(words[at]));
+        let hold = Time::from(std::time::Duration::from_nanos(words[IMPAIRMENTS - 1]));
+        let impairments = Impairments {
+            burst: Some(BurstLoss { to_bad, to_good, bad, good }),
+            duplicate,
+            corrupt,
+            reorder: Some(Reordering { share, hold }),
+            trace: None,
+        };
+        let was_bad = self.get(AT_CHANNEL) != 0;
+        let mut is_bad = was_bad;
+        let fate = impairments.draw(&mut is_bad, rng);
+        if is_bad != was_bad {
+            self.word(AT_CHANNEL).store(u64::from(is_bad), Relaxed);
+        }
+        let has = [
+            fate.is_lost,
+            fate.is_duplicated && !fate.is_lost,
+            fate.flip.is_some() && !fate.is_lost,
+            fate.hold > std::time::Duration::ZERO && !fate.is_lost,
+        ];
+        self.add(AT_LOST, u64::from(fate.is_lost));
+        for (at, has) in has.into_iter().enumerate().filter(|(_, has)| *has) {
+            // Behind the three causes of links.
+            self.add(AT_CAUSES + 3 + at, u64::from(has));
+        }
+        fate
+    }
+
+    /// The bytes that wait, by the time at which the link is free.
+    pub(super) fn queued(&self, now: u64) -> usize {
+        let (generation, free) = split(self.word(AT_FREE).load(Acquire));
+        let rate = self.settings(generation).rate;
+        if rate == NO_RATE {
+            return 0;
+        }
+        let waiting = u128::from(free.saturating_sub(now)) * u128::from(rate) / 1_000_000_000;
+        usize::try_from(waiting).unwrap_or(usize::MAX)
     }
 
     pub(super) fn profile(&self) -> LinkProfile {
@@ -258,8 +370,8 @@ impl LinkEntry<'_> {
     /// Queues a datagram. Returns the settings with their generation, and the time at which its
     /// last byte has left the queue.
     ///
-    /// The result is none if the link is down or has no room.
-    fn queue(&self, len: usize, now: u64) -> Option<(EncodedSettings, u64, u64)> {
+    /// The result is an error if the link is down or has no room.
+    fn queue(&self, len: usize, now: u64) -> Result<(EncodedSettings, u64, u64), DropCause> {
         let mut word = self.word(AT_FREE).load(Acquire);
         loop {
             let (generation, free) = split(word);
@@ -269,7 +381,7 @@ impl LinkEntry<'_> {
             // Without a rate nothing waits. The word is written all the same: if it has changed, so
             // have the settings.
             let next = match sent {
-                Some(sent) if settings.rate != NO_RATE => stamped(generation, sent),
+                Ok(sent) if settings.rate != NO_RATE => stamped(generation, sent),
                 _ => word,
             };
             match self.word(AT_FREE).compare_exchange_weak(word, next, AcqRel, Acquire) {
@@ -279,12 +391,12 @@ impl LinkEntry<'_> {
         }
     }
 
-    pub(super) fn offer(&self, len: usize, now: u64, rng: &mut SplitMix) -> Option<u64> {
+    pub(super) fn offer(&self, len: usize, now: u64, rng: &mut SplitMix) -> Result<u64, DropCause> {
         let (settings, generation, sent) = self.queue(len, now)?;
         // Drawn in all cases, as in the model.
         let (lost, swing) = (rng.unit(), rng.unit());
         if lost < settings.loss {
-            return None; // after the queue: it used its share of the rate
+            return Err(DropCause::Loss); // after the queue: it used its share of the rate
         }
         let delay_us = settings.delay_us as f64 + settings.jitter_us() as f64 * (2.0 * swing - 1.0);
         let at = sent.saturating_add((delay_us * 1000.0) as u64);
@@ -297,7 +409,7 @@ impl LinkEntry<'_> {
             (of == generation).then(|| stamped(of, last.max(at)))
         };
         let last = self.word(AT_LAST).fetch_update(AcqRel, Acquire, later);
-        Some(match last {
+        Ok(match last {
             Ok(word) if !settings.has(REORDER) => at.max(split(word).1),
             _ => at,
         })

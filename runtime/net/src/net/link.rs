@@ -133,6 +133,17 @@ impl LinkProfile {
     }
 }
 
+/// The reason why a link does not carry a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropCause {
+    /// The link is down, or its rate is 0.
+    Down,
+    /// The queue has no room.
+    QueueFull,
+    /// The link loses the datagram at random.
+    Loss,
+}
+
 /// Size in bytes of the datagrams that streams are cut into for a link: the packet size of QUIC
 /// before it finds a larger path MTU.
 pub const DATAGRAM: usize = 1200;
@@ -192,14 +203,25 @@ impl Link {
     }
 
     /// Offers a datagram of `len` bytes. Returns its arrival time, or `None` if it is lost or the
-    /// queue is full.
+    /// queue is full, as [`try_offer`](Self::try_offer).
+    pub fn offer(&mut self, now: Duration, len: usize) -> Option<Duration> {
+        self.try_offer(now, len).ok()
+    }
+
+    /// Offers a datagram of `len` bytes. Returns its arrival time.
     ///
     /// For links in series, offer the datagram to the next link at its arrival time. Times should
     /// not decrease on one link. Small decreases are possible where links meet: the datagram then
     /// queues behind those already accepted.
-    pub fn offer(&mut self, now: Duration, len: usize) -> Option<Duration> {
+    ///
+    /// # Errors
+    /// The link does not carry the datagram.
+    pub fn try_offer(&mut self, now: Duration, len: usize) -> Result<Duration, DropCause> {
+        if !self.carries() {
+            return Err(DropCause::Down);
+        }
         if !self.has_room(now, len) {
-            return None;
+            return Err(DropCause::QueueFull);
         }
         let sent = match self.profile.rate {
             None => now,
@@ -214,7 +236,7 @@ impl Link {
         // changes.
         let (loss_draw, jitter_draw) = (self.rng.unit(), self.rng.unit());
         if loss_draw < self.profile.loss {
-            return None; // after the queue: it took its share of the rate
+            return Err(DropCause::Loss); // after the queue: it took its share of the rate
         }
         let jitter = self.profile.jitter_us.min(self.profile.delay_us) as f64;
         let delay_us = self.profile.delay_us as f64 + jitter * (2.0 * jitter_draw - 1.0);
@@ -225,12 +247,17 @@ impl Link {
             arrival = arrival.max(self.last_arrival);
         }
         self.last_arrival = self.last_arrival.max(arrival);
-        Some(arrival)
+        Ok(arrival)
+    }
+
+    /// Whether the link carries any datagrams.
+    fn carries(&self) -> bool {
+        self.profile.up && self.profile.rate != Some(0)
     }
 
     /// Whether the queue has room for a datagram at this time.
     pub fn has_room(&mut self, now: Duration, len: usize) -> bool {
-        if !self.profile.up || self.profile.rate == Some(0) {
+        if !self.carries() {
             return false;
         }
         self.drain(now);
@@ -243,7 +270,7 @@ impl Link {
         if self.has_room(now, len) {
             return Some(now);
         }
-        if !self.profile.up || self.profile.rate == Some(0) || len > self.profile.queue {
+        if !self.carries() || len > self.profile.queue {
             return None;
         }
         let mut queued = self.queued;

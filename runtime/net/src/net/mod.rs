@@ -32,7 +32,7 @@ use tokio::time::Instant;
 pub use self::bulk::{BulkConfig, BulkError};
 pub use self::config::{Congestion, IDLE_TIMEOUT, KEEP_ALIVE, LinkPolicy, NetConfig};
 pub use self::hello::Protocols;
-pub use self::link::{Link, LinkProfile};
+pub use self::link::{DropCause, Link, LinkProfile};
 pub use self::memory::{EventCounts, JoinError, LinkUnit, MemoryConfig, MemoryNet};
 pub use self::paths::{Path, Paths};
 pub use self::quic::NetError;

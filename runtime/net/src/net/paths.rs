@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::link::{Link, LinkProfile};
+use super::link::{DropCause, Link, LinkProfile};
 use crate::id::ClusterId;
 use crate::random::SplitMix;
 
@@ -52,7 +52,36 @@ impl Paths {
     /// # Panics
     /// The path belongs to another network.
     pub fn offer(&mut self, path: &Path, now: Duration, len: usize) -> Option<Duration> {
-        path.iter().try_fold(now, |at, link| self.links[*link].offer(at, len))
+        self.try_offer(path, now, len).ok()
+    }
+
+    /// Offers a datagram of `len` bytes to the links of a path in order. Returns its arrival time.
+    ///
+    /// # Errors
+    /// A link does not carry the datagram.
+    ///
+    /// # Panics
+    /// The path belongs to another network.
+    pub fn try_offer(
+        &mut self,
+        path: &Path,
+        now: Duration,
+        len: usize,
+    ) -> Result<Duration, DropCause> {
+        path.iter().try_fold(now, |at, link| self.links[*link].try_offer(at, len))
+    }
+
+    /// The bytes that wait in the queue of the line from one cluster to another; 0 if the line was
+    /// never used.
+    pub fn line_queue(&mut self, clusters: &(ClusterId, ClusterId), now: Duration) -> usize {
+        self.lines.get(clusters).map_or(0, |line| self.links[*line].queued(now))
+    }
+
+    /// The bytes that wait in the queue of a cluster's uplink (`up`) or downlink; 0 if there is no
+    /// such link.
+    pub fn access_link_queue(&mut self, cluster: &ClusterId, up: bool, now: Duration) -> usize {
+        let link = self.access_links.get(&(cluster.clone(), up));
+        link.map_or(0, |link| self.links[*link].queued(now))
     }
 
     /// Profile of the line from one cluster to another; `None` if the line was never used.

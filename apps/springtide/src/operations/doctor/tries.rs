@@ -100,7 +100,7 @@ fn parse_facts(text: &str) -> Vec<Fact> {
 /// Runs a command, which is killed at the timeout or when this process ends.
 fn output_of(mut command: Command, within: Duration) -> io::Result<Output> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    sys::run_in_namespaces(&mut command, Vec::new());
+    sys::run_in_namespaces(&mut command, Vec::new(), None);
     let child = command.spawn()?;
     let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
     let (sender, receiver) = mpsc::channel();

@@ -178,6 +178,7 @@ fn type_words(key: &KeyDescription) -> String {
         "Time" => "time, as `\"150ms\"`",
         "Size" => "size, as `\"64MiB\"`",
         "ByteRate" => "rate, as `\"10MB/s\"`",
+        "Share" => "share, as `0.02` or `\"2%\"`",
         "Name" => "name",
         "String" => "text",
         "ArgumentList" => "list of texts",
