@@ -14,18 +14,23 @@ use springtide_actors::probe::Prober;
 use springtide_actors::scheduler::{CrowdedHost, Scheduler};
 use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::format::seconds;
 use springtide_runtime::config::{GridConfig, Sources};
 use springtide_runtime::id::NodeId;
 use springtide_runtime::net::tls::{Ca, NODE_VALIDITY};
 use springtide_runtime::net::{Address, Contact};
 use springtide_runtime::remote::Remote;
 use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::grid_files::{self, Authority, HeadFile};
+use super::locate::hint;
 use super::netconf;
 
 /// Timeout of the head's first answer.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(8);
+/// Interval between attempts to reach a grid that is not up yet.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A client's connection to a running grid.
 pub struct Attachment {
@@ -124,11 +129,52 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
     Ok(Attachment { endpoint, head, address, crowded_hosts: crowded, links, news })
 }
 
+/// As [`attach`], and waits up to this time for a grid that is not up yet.
+///
+/// # Errors
+/// As [`attach`], without a time or where waiting does not help. [`Exit::Timeout`] with the last
+/// failure after that time.
+pub async fn attach_within(
+    file: &Path,
+    config: &GridConfig,
+    wait: Option<Duration>,
+) -> Result<Attachment, Failed> {
+    let Some(wait) = wait else { return attach(file, config).await };
+    let deadline = Instant::now() + wait;
+    let mut why = "its head does not answer".to_owned();
+    while Instant::now() < deadline {
+        match timeout_at(deadline, attach(file, config)).await {
+            // A refusal stays one; any other failure may be that of a grid that is coming up.
+            Ok(Err(failed)) if failed.exit == Exit::Failure => why = failed.message,
+            Ok(attached) => return attached,
+            Err(_) => break,
+        }
+        sleep(RETRY_INTERVAL).await;
+    }
+    let (file, wait) = (file.display(), seconds(wait.as_secs_f64()));
+    Err(Failed::new(Exit::Timeout, format!("the grid of {file} is not up after {wait}: {why}")))
+}
+
+/// Waits up to this time until the grid of a config is up; without a time, not at all.
+///
+/// # Errors
+/// As [`attach_within`].
+pub async fn wait_for_grid(file: &Path, wait: Option<Duration>) -> Result<(), Failed> {
+    if wait.is_some() {
+        let attached = attach_within(file, &grid_config(file)?, wait).await?;
+        attached.endpoint.net.close("the grid is up").await;
+    }
+    Ok(())
+}
+
 /// Reads the grid's config.
 ///
 /// # Errors
-/// The config cannot be read or is wrong.
+/// The config is missing, cannot be read or is wrong.
 pub fn grid_config(file: &Path) -> Result<GridConfig, Failed> {
+    if let Some(hint) = hint(file) {
+        return Err(Failed::usage(hint));
+    }
     Ok(load::<GridConfig>(&Sources::of_process(Some(file)))?.value)
 }
 

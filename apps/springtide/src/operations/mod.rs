@@ -17,8 +17,10 @@ mod gridlog;
 pub mod inputs;
 pub mod jobs;
 pub mod join;
+pub mod life;
 #[cfg(target_os = "linux")]
 pub mod live;
+pub mod locate;
 pub mod needs;
 pub mod netcheck;
 pub mod netconf;
@@ -39,5 +41,6 @@ pub mod site_files;
 pub mod slots;
 mod solo;
 pub mod tokens;
+pub mod unit;
 pub mod up;
 pub mod watch;
