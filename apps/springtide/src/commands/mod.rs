@@ -9,6 +9,7 @@ mod down;
 mod files;
 mod job;
 mod man;
+mod names;
 mod net;
 mod node;
 mod release;
@@ -40,6 +41,7 @@ use self::config::ConfigCommand;
 use self::down::DownArgs;
 use self::files::FilesCommand;
 use self::man::ManArgs;
+use self::names::NamesArgs;
 use self::net::NetCommand;
 use self::node::NodeCommand;
 use self::release::ReleaseArgs;
@@ -129,7 +131,10 @@ pub enum OtherCommand {
     /// Check the network between this host and a grid
     #[command(subcommand, arg_required_else_help = true)]
     Net(NetCommand),
-    /// Print completions for a shell
+    /// Print names that the completions of a shell ask for
+    #[command(hide = true)]
+    Names(NamesArgs),
+    /// Print completions for a shell, also of the names of nodes, jobs and networks
     Completions(CompletionsArgs),
     /// Write manual pages, one for each command
     Man(ManArgs),
@@ -205,6 +210,7 @@ pub fn execute(program: Program, matches: &ArgMatches) -> Result<(), Failed> {
         OtherCommand::Completions(args) => {
             completions::execute(&args, program.name, command_line(&program))
         }
+        OtherCommand::Names(args) => names::execute(&args),
         OtherCommand::Man(args) => man::execute(&args, &command_line(&program)),
         OtherCommand::Version(args) => version::execute(&args, &program),
     }

@@ -21,6 +21,7 @@ pub mod life;
 #[cfg(target_os = "linux")]
 pub mod live;
 pub mod locate;
+pub mod names;
 pub mod needs;
 pub mod netcheck;
 pub mod netconf;
