@@ -1,5 +1,6 @@
 //! A client's connection to a running grid.
 
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::grid_files::{self, Authority, HeadFile};
 use super::locate::hint;
 use super::netconf;
+use super::reach::{diagnose, local_towards};
 
 /// Timeout of the head's first answer.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(8);
@@ -39,7 +41,7 @@ pub struct Attachment {
     /// The name of the head's node.
     pub head: NodeId,
     /// The address of the head.
-    pub address: std::net::SocketAddr,
+    pub address: SocketAddr,
     /// Hosts of the grid with more compute threads than processors.
     pub crowded_hosts: Vec<CrowdedHost>,
     /// Changes of the links of this client.
@@ -73,14 +75,19 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
             grid_files::program_name()
         ))
     };
-    let advertised = match &config.head.advertise {
-        Some(at) => Some(netconf::resolve(at).await?),
-        None => Some(config.head.bind).filter(|bind| bind.port() != 0),
+    let file_of_head = HeadFile::read(&dir)?;
+    let address = match (&file_of_head, &config.head.advertise) {
+        // It has the first of several addresses.
+        (Some(head), advertise) if advertise.as_ref().is_none_or(|all| all.all().len() == 1) => {
+            head.address
+        }
+        (_, Some(all)) => netconf::resolve_any(all).await?,
+        (_, None) => {
+            let bind = Some(config.head.bind).filter(|bind| bind.port() != 0);
+            bind.ok_or_else(|| nothing(""))?
+        }
     };
-    let (address, host) = match HeadFile::read(&dir)? {
-        Some(head) => (head.address, head.elsewhere().map(str::to_owned)),
-        None => (advertised.ok_or_else(|| nothing(""))?, None),
-    };
+    let host = file_of_head.as_ref().and_then(HeadFile::elsewhere).map(str::to_owned);
     let ca = grid_files::ca_dir(config, &dir);
     grid_files::check_authority(config, &dir)?;
     if config.tls.ca.is_none() && !ca.exists() {
@@ -89,7 +96,7 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
     let authority = Authority::Kept(Ca::load(&ca)?, NODE_VALIDITY);
     let me = NodeId::from(format!("client-{}-{:x}", std::process::id(), incarnation::unique()));
     let identity = authority.issue(&me, HEAD_CLUSTER, "client")?;
-    let bind = std::net::SocketAddr::new(config.head.bind.ip(), 0);
+    let bind = SocketAddr::new(own_address(config.head.bind.ip(), address), 0);
     let endpoint = Endpoint::quic(netconf::head_net(config, bind), &identity, incarnation::only())?;
     let (links, news) = Client::publish(&endpoint);
     // The scheduler asks the prober whether this process is alive.
@@ -120,13 +127,21 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
             }
             Exit::Failure => {
                 let on = host.map_or_else(String::new, |host| format!(" on {host}"));
-                nothing(&format!(" at {address}{on} ({error})"))
+                let why = diagnose(bind.ip(), address).await.unwrap_or_else(|| error.to_string());
+                nothing(&format!(" at {address}{on} ({why})"))
             }
             _ => refused,
         });
     }
     let crowded = status.map(|status| status.crowded).unwrap_or_default();
     Ok(Attachment { endpoint, head, address, crowded_hosts: crowded, links, news })
+}
+
+/// The address of this host from which a client reaches the head: that of the head, if it is here.
+fn own_address(head: IpAddr, address: SocketAddr) -> IpAddr {
+    let is_here = !head.is_unspecified() && UdpSocket::bind((head, 0)).is_ok();
+    let is_here = is_here && head.is_ipv6() == address.is_ipv6();
+    if is_here { head } else { local_towards(address).unwrap_or(head) }
 }
 
 /// As [`attach`], and waits up to this time for a grid that is not up yet.

@@ -33,6 +33,7 @@ pub mod nodes;
 mod notify;
 pub mod offers;
 pub mod process;
+pub mod reach;
 pub mod run;
 pub mod runner;
 pub mod scratch;

@@ -83,6 +83,28 @@ fn a_grid_in_the_background_is_found_used_and_ended() {
     let pid = object["head"]["pid"].as_u64().unwrap();
     assert_has(&grid.run(&["up", "--detach"]), 1, &["up already", &pid.to_string()]);
 
+    // A shell completes the names of nodes and jobs.
+    let script = format!(
+        "PATH={:?}:$PATH; source <(springtide completions bash); \
+        names() {{ COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); \
+        _springtide_names \"$1\" \"${{@: -1}}\" \"${{@: -2:1}}\"; \
+        echo \"${{COMPREPLY[*]}}\"; }}; \
+        names springtide node drain ams-; names springtide job why --config grid.toml j; \
+        names springtide dow",
+        Path::new(env!("CARGO_BIN_EXE_springtide")).parent().unwrap()
+    );
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &script]).current_dir(grid.0.path());
+    let submitted = grid.run(&["job", "submit", "fib", "--n", "20"]);
+    assert_has(&submitted, 0, &["job-"]);
+    let job = submitted.out.trim();
+    if bash.arg("bash").output().is_ok_and(|ended| ended.status.success()) {
+        let said = String::from_utf8(bash.output().unwrap().stdout).unwrap();
+        assert_eq!(said, format!("ams-1 ams-2\n{job}\ndown\n"));
+    } else {
+        println!("skipped: no bash here");
+    }
+
     // Found from below, and from elsewhere by the environment.
     let near = finish(grid.command(&deep, &["run", "fib", "--n", "20"]));
     assert_has(&near, 0, &["on the grid of /", "in 1 cluster"]);
@@ -98,6 +120,53 @@ fn a_grid_in_the_background_is_found_used_and_ended() {
     assert_has(&grid.run(&["down"]), 0, &["the grid of grid.toml has ended"]);
     assert_eq!(nodes(&grid.state()), []);
     assert_has(&grid.run(&["status", "--json"]), 1, &["\"state\":\"down\""]);
+}
+
+/// A port of UDP at which nothing listens.
+fn free_port() -> u16 {
+    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Grids over IPv6, of a head with two addresses, and of a head that nodes do not reach.
+#[test]
+fn a_head_is_reached_at_its_addresses_or_the_reason_is_said() {
+    let cluster = "[[cluster]]\nname = \"ams\"\n[dashboard]\non = false\n";
+    if UdpSocket::bind("[::1]:0").is_ok() {
+        let six = "grid = \"first\"\n[head]\nbind = \"[::1]:0\"\n";
+        let six = GridDir::new(&format!("{six}{cluster}"));
+        assert_has(&six.run(&["up", "--detach"]), 0, &["cluster ams: 1 of 1"]);
+        assert_has(&six.run(&["status"]), 0, &["at [::1]:"]);
+        assert_has(&six.run(&["run", "fib", "--n", "20"]), 0, &["by 1 worker in 1 cluster"]);
+        let four = format!(
+            "grid = \"first\"\n[head]\nbind = \"[::1]:0\"\n{cluster}\
+            [net]\nbind = \"127.0.0.1:0\"\n"
+        );
+        let both = ["`net.bind` 127.0.0.1:0 (IPv4)", "`head.bind` [::1]:0 (IPv6)"];
+        assert_has(&GridDir::new(&four).run(&["up", "--detach"]), 2, &both);
+    } else {
+        println!("skipped: this host has no IPv6 on loopback");
+    }
+    // Its first address is one of documentation, which no host has.
+    let port = free_port();
+    let two = GridDir::new(&format!(
+        "grid = \"first\"\n[head]\nbind = \"127.0.0.1:{port}\"\n\
+        advertise = [\"192.0.2.1:{port}\", \"127.0.0.1:{port}\"]\n{cluster}"
+    ));
+    assert_has(&two.run(&["up", "--detach"]), 0, &["cluster ams: 1 of 1"]);
+    assert_has(&two.run(&["run", "fib", "--n", "20"]), 0, &["by 1 worker in 1 cluster"]);
+    assert_has(&two.run(&["down"]), 0, &["has ended"]);
+
+    let (port, other) = (free_port(), free_port());
+    let lost = GridDir::new(&format!(
+        "grid = \"first\"\n[head]\nbind = \"127.0.0.1:{port}\"\n\
+        advertise = \"127.0.0.1:{other}\"\n{cluster}"
+    ));
+    let logs = tempfile::tempdir().unwrap();
+    let mut up = RunningCommand::start(lost.command(lost.0.path(), &["up"]), logs.path());
+    let expected = format!("nothing listens at 127.0.0.1:{other}");
+    until("the reason is said", || text(&logs.path().join("stderr.log")).contains(&expected));
+    up.signal("TERM");
+    up.wait();
 }
 
 #[test]
