@@ -59,7 +59,7 @@ const SYNTAX: &str = "It structures the configuration.";
 pub const SSH_DIRECTIVES: &[SshDirective] = &[
     of("AddKeysToAgent", Overridden("no"), "Adding a key may ask for a confirmation."),
     of("AddressFamily", Honoured, HOST),
-    of("BatchMode", Overridden("yes"), "Nobody answers questions; a missing key is an error."),
+    of("BatchMode", Overridden("yes"), "No user answers questions; a missing key is an error."),
     of("BindAddress", Honoured, HOST),
     of("BindInterface", Honoured, HOST),
     of("CASignatureAlgorithms", Honoured, CIPHER),

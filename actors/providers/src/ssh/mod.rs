@@ -275,8 +275,8 @@ impl SharedState {
     /// The ssh command that runs a shell command on a host.
     fn ssh(&self, host: &SshHost, what: &str) -> Command {
         let mut command = Command::new(&self.command);
-        // ssh uses the first of repeated options: what nobody may change, what the grid's config
-        // may, the defaults, and then the user's configuration.
+        // ssh uses the first of repeated options: the fixed ones, those of the grid's config, the
+        // defaults, and then the user's configuration.
         let version = self.version.get().copied().flatten();
         let options = unattended_options(version);
         command.args(options.iter().chain(&self.options).flat_map(|option| ["-o", option]));

@@ -226,7 +226,7 @@ async fn no_directive_of_the_user_breaks_a_node() {
         }
         assert_eq!(fs::read_dir(sshd.path("there")).unwrap().count(), 0, "{name}");
     }
-    // The reason of a failure is reported, whatever the user's level of messages.
+    // The reason of a failure is reported at any level of messages of the user.
     fs::write(sshd.path("user.pub"), "").unwrap();
     let provider = sshd.provider("quiet", "LogLevel QUIET");
     let request = sshd.request("local-quiet");

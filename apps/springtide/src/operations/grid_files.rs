@@ -174,7 +174,7 @@ pub fn dir_of(file: &Path, config: &GridConfig) -> PathBuf {
     state_dir(file).join(config.grid.as_str())
 }
 
-/// The directory of the state of all grids whose configs are beside this one.
+/// The directory of the state of all grids whose configs are in the directory of this one.
 pub fn state_dir(file: &Path) -> PathBuf {
     file.parent().unwrap_or_else(|| Path::new("")).join(".springtide")
 }

@@ -73,8 +73,8 @@ impl HeadProcess {
     }
 }
 
-/// Whether a process has a file open. A process id may belong to another program by now, and an
-/// ended process has no open files even if its parent has not collected its exit code.
+/// Whether a process has a file open. A process id may belong to another program by now. An ended
+/// process has no open files, even before its parent collects its exit code.
 fn has_open(pid: u32, file: &Path) -> bool {
     let Ok(file) = file.canonicalize() else { return false };
     let Ok(open) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
@@ -423,7 +423,7 @@ pub async fn down(
         tokio::select! {
             biased;
             exit = signals.next() => {
-                let message = format!("{}: the grid goes on ending", word(exit));
+                let message = format!("{}: the grid is still ending", word(exit));
                 return Err(Failed::new(exit, message));
             }
             _ = looks.tick() => {}

@@ -33,7 +33,7 @@ fn find_from(named: Option<OsString>, here: Option<&Path>) -> Option<FoundConfig
     }
     let here = here?;
     let dir = here.ancestors().find(|dir| dir.join(CONFIG_NAME).is_file())?;
-    // The short name is that which a user would type.
+    // A user would type the short name.
     let near = if dir == here { PathBuf::from(CONFIG_NAME) } else { dir.join(CONFIG_NAME) };
     Some(FoundConfig::Nearest(near))
 }
@@ -57,7 +57,7 @@ pub fn hint(file: &Path) -> Option<String> {
     })
 }
 
-/// Whether grids of this config have kept state beside it, so that the file is Springtide's.
+/// Whether grids of this config have kept state next to it, so that the file is Springtide's.
 pub fn has_state(file: &Path) -> bool {
     state_dir(file).is_dir()
 }

@@ -1,6 +1,6 @@
 //! Whether a head's address answers, and why not.
 //!
-//! A probe is a QUIC packet of a version that nobody speaks: an endpoint answers it with its own
+//! A probe is a QUIC packet of a reserved version: an endpoint answers it with its own
 //! versions, without a certificate. It has the size of the first packets of a connection.
 
 use std::io::{Error, ErrorKind};

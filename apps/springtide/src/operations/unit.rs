@@ -12,7 +12,7 @@ use super::grid_files::{absolute, program_name, this_program};
 use super::up;
 
 /// The first line of a unit that this program wrote and may overwrite.
-const HEADER: &str = "# Written by `up --install-unit`, which writes it anew.";
+const HEADER: &str = "# Written by `up --install-unit`, which replaces it.";
 
 /// Writes the unit of a grid into the user's directory of units. Returns what to do with it.
 ///

@@ -103,8 +103,8 @@ pub fn pages(command: &Command) -> Vec<(&'static str, String)> {
 /// What connections do with each directive of ssh's configuration.
 fn ssh_page() -> String {
     let mut out = format!(
-        "# Directives of ssh\n\n{NOTE}The provider `ssh` starts nodes over connections that nobody \
-        attends. They use the user's configuration of ssh, except what would ask a question, open \
+        "# Directives of ssh\n\n{NOTE}The provider `ssh` starts nodes over unattended connections. \
+        They use the user's configuration of ssh, except what would ask a question, open \
         something, or run another command. A grid's config cannot set what is overridden. An \
         option is passed only to a version of OpenSSH that knows it.\n\n\
         | directive | treatment | reason |\n| --- | --- | --- |\n"
