@@ -337,7 +337,12 @@ async fn attached(
     run: &str,
     watch: &mut RunWatcher<'_>,
 ) -> Result<(RunEnd, Exit), Failed> {
-    let attachment = attach_within(file, &config.value, order.args.wait).await?;
+    // Signals and the time limit also end the wait for a grid.
+    let attachment = tokio::select! {
+        biased;
+        failed = watch.stopped() => return Err(failed),
+        attached = attach_within(file, &config.value, order.args.wait) => attached?,
+    };
     let Attachment { endpoint, links, news, head, crowded_hosts: crowded, .. } = attachment;
     watch.warn_crowded(&crowded);
     endpoint.recorder.record(Event::RunStarted {
