@@ -44,12 +44,21 @@ pub enum LeaseError {
     },
 }
 
-/// Contents of the file.
+/// The last holder of a lease, as its file contains it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Holder {
+pub struct LeaseHolder {
     number: u64,
-    pid: u32,
-    host: String,
+    /// Process id of the holder.
+    pub pid: u32,
+    /// Host of the process.
+    pub host: String,
+}
+
+impl LeaseHolder {
+    /// Whether the file was written on this host, so that its process id counts here.
+    pub fn is_here(&self) -> bool {
+        self.host == host()
+    }
 }
 
 /// The lease, held as long as this value lives.
@@ -75,15 +84,16 @@ impl Lease {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let holder = read(&mut file).map_err(io)?;
-                let holder = holder.map_or("unknown".to_owned(), |Holder { pid, host, .. }| {
-                    format!("process {pid} on {host}")
-                });
+                let holder = holder
+                    .map_or("unknown".to_owned(), |LeaseHolder { pid, host, .. }| {
+                        format!("process {pid} on {host}")
+                    });
                 return Err(LeaseError::Held { holder, path: path.to_owned() });
             }
             Err(TryLockError::Error(source)) => return Err(io(source)),
         }
         let number = read(&mut file).map_err(io)?.map_or(0, |holder| holder.number) + 1;
-        let holder = Holder { number, pid: std::process::id(), host: host() };
+        let holder = LeaseHolder { number, pid: std::process::id(), host: host() };
         let text = serde_json::to_vec(&holder).map_err(|error| io(io::Error::other(error)))?;
         file.seek(SeekFrom::Start(0))
             .and_then(|_| file.write_all(&text))
@@ -91,6 +101,19 @@ impl Lease {
             .and_then(|()| file.sync_data())
             .map_err(io)?;
         Ok(Self { path: path.to_owned(), _file: file, number })
+    }
+
+    /// Reads the last holder of a lease, which may have ended. None if no process ever held it.
+    ///
+    /// # Errors
+    /// [`LeaseError::Io`] if the file is unreadable.
+    pub fn last_holder(path: &Path) -> Result<Option<LeaseHolder>, LeaseError> {
+        let io = |source| LeaseError::Io { path: path.to_owned(), source };
+        match File::open(path) {
+            Ok(mut file) => read(&mut file).map_err(io),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(io(error)),
+        }
     }
 
     /// Returns this holder's number.
@@ -116,7 +139,7 @@ impl Lease {
 }
 
 /// Reads the holder. An empty or damaged file has none.
-fn read(file: &mut File) -> io::Result<Option<Holder>> {
+fn read(file: &mut File) -> io::Result<Option<LeaseHolder>> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;
     file.take(1 << 16).read_to_end(&mut bytes)?;
@@ -138,6 +161,9 @@ mod tests {
         let path = dir.path().join("scheduler.lease");
         let first = Lease::take(&path).unwrap();
         assert_eq!(first.number(), 1);
+        let holder = Lease::last_holder(&path).unwrap().unwrap();
+        assert!(holder.is_here() && holder.pid == std::process::id(), "{holder:?}");
+        assert_eq!(Lease::last_holder(&dir.path().join("other")).unwrap(), None);
         let refused = Lease::take(&path).unwrap_err().to_string();
         assert!(refused.contains(&format!("process {}", std::process::id())), "{refused}");
         first.check().unwrap();

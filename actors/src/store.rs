@@ -400,7 +400,7 @@ impl Store {
         if former.exists() {
             return Err(StoreError::Former { path: former });
         }
-        let lease = Lease::take(&dir.join("scheduler.lease"))?;
+        let lease = Lease::take(&lease_path(dir))?;
         let store = Self::open_on(Arc::new(Disk), dir, Some(lease))?;
         Ok(Self { history: Some(HistoryFile::new(dir.join("scheduler.history"))), ..store })
     }
@@ -756,6 +756,11 @@ impl Store {
             tracing::warn!("the scheduler's records are not compacted: {error}");
         }
     }
+}
+
+/// The path of the lease in a grid's directory.
+pub fn lease_path(dir: &Path) -> PathBuf {
+    dir.join("scheduler.lease")
 }
 
 #[cfg(test)]

@@ -129,11 +129,12 @@ impl App {
         let matches = match self.command_line().try_get_matches_from(&line) {
             Ok(matches) => matches,
             Err(mut error) => {
-                if let Some(message) = self.misplaced(&line, &error) {
+                let found = self.misplaced(&line, &error);
+                if let Some(message) = found.or_else(|| self.unknown_job(&line, &error)) {
                     talk::error(self.program.name, &message);
                     return Exit::Usage.into();
                 }
-                self.suggest(&line, &mut error);
+                self.suggest(&mut error);
                 // Help and version are output and no failure.
                 let exit = if error.use_stderr() { Exit::Usage } else { Exit::Ok };
                 let _ = error.print();
@@ -150,9 +151,23 @@ impl App {
         }
     }
 
-    /// Adds a suggestion for a short word with two letters swapped, such as `fbi` for `fib`. clap's
+    /// Explains a word in the place of a job, such as `fbi` for `fib`.
+    fn unknown_job(&self, line: &[OsString], error: &clap::Error) -> Option<String> {
+        let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
+            return None;
+        };
+        let mut before = line.iter().take_while(|argument| *argument != word.as_str());
+        before.find(|word| ["run", "submit", "plan"].iter().any(|of_job| word == of_job))?;
+        let names = || self.program.jobs.iter().map(|job| job.name);
+        Some(match nearest(word, names()) {
+            Some(meant) => format!("no job {word}; did you mean {meant}?"),
+            None => format!("no job {word}; there are {}", names().collect::<Vec<_>>().join(", ")),
+        })
+    }
+
+    /// Adds a suggestion for a short word with two letters swapped, such as `pu` for `up`. clap's
     /// measure of similarity finds none.
-    fn suggest(&self, line: &[OsString], error: &mut clap::Error) {
+    fn suggest(&self, error: &mut clap::Error) {
         let known = error.get(ContextKind::SuggestedSubcommand).is_some();
         let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
             return;
@@ -160,16 +175,8 @@ impl App {
         if known {
             return;
         }
-        let before = || line.iter().take_while(|argument| *argument != word.as_str());
-        let of_run = before().any(|w| w == "run" || w == "submit" || w == "plan");
         let command = self.command_line();
-        let commands = command.get_subcommands().map(Command::get_name);
-        let meant = if of_run {
-            nearest(word, self.program.jobs.iter().map(|job| job.name))
-        } else {
-            nearest(word, commands)
-        };
-        if let Some(meant) = meant {
+        if let Some(meant) = nearest(word, command.get_subcommands().map(Command::get_name)) {
             let meant = ContextValue::Strings(vec![meant.to_owned()]);
             error.insert(ContextKind::SuggestedSubcommand, meant);
         }
@@ -191,9 +198,7 @@ impl App {
         }
         let names = || self.program.jobs.iter().map(|job| job.name);
         if names().all(|name| name != word) {
-            let meant = nearest(word, names());
-            let meant = meant.map_or_else(String::new, |meant| format!(": did you mean {meant}?"));
-            return Some(format!("no job is named {word}{meant}"));
+            return None;
         }
         let options: Vec<&str> = between.copied().collect();
         let (name, what, options) = (self.program.name, words[at + 1], options.join(" "));

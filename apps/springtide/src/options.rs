@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::operations::locate::default_config;
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use springtide_cli::options::{keyword_parser, time};
 use springtide_runtime::config::{Level, Mode, Sources, Steal};
@@ -44,7 +45,8 @@ pub struct GlobalArgs {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Run options")]
 pub struct RunArgs {
-    /// Run on the running grid of this config [default: a grid of its own]
+    /// Run on the running grid of this config [default: that of SPRINGTIDE_CONFIG; that of the
+    /// nearest grid.toml if it is up; else a grid of its own]
     #[arg(
         id = "run.config",
         long = "config",
@@ -52,6 +54,10 @@ pub struct RunArgs {
         value_hint = ValueHint::FilePath,
     )]
     pub config: Option<PathBuf>,
+    /// Maximum time to wait for a grid that is not up yet
+    #[arg(id = "run.wait", long = "wait", value_name = "TIME", value_parser = time,
+          conflicts_with_all = ["run.clusters", "run.start", "run.sequential", "run.files"])]
+    pub wait: Option<Duration>,
     /// Shape of the grid to start: clusters x nodes, and threads per node
     #[arg(
         id = "run.clusters",
@@ -298,14 +304,19 @@ pub fn global(matches: &ArgMatches) -> GlobalArgs {
 /// Options that select the grid and the form of the output.
 #[derive(Args, Clone, Debug)]
 pub struct GridArgs {
-    /// Config of the running grid
+    /// Config of the running grid [default: the nearest grid.toml]
     #[arg(
         id = "job.config",
         long = "config",
         value_name = "FILE",
         value_hint = ValueHint::FilePath,
+        default_value_os_t = default_config(),
+        hide_default_value = true,
     )]
     pub config: PathBuf,
+    /// Maximum time to wait for a grid that is not up yet
+    #[arg(id = "job.wait-grid", long = "wait-grid", value_name = "TIME", value_parser = time)]
+    pub wait_grid: Option<Duration>,
     /// Print the result as one JSON object
     #[arg(id = "job.json", long = "json")]
     pub json: bool,

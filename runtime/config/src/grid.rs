@@ -3,7 +3,7 @@
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,9 +16,10 @@ use super::schema::{
     section,
 };
 use super::ssh::SshHostsError;
+use super::ssh_directives::refused_option;
 use super::units::{
-    BoundedInt, ByteRate, Congestion, Format, HostPort, Level, Mode, Name, Pair, Ports, Provider,
-    SitePlace, Size, Steal, Time,
+    BoundedInt, ByteRate, Congestion, Format, HostPort, HostPorts, Level, Mode, Name, Pair, Ports,
+    Provider, SitePlace, Size, Steal, Time,
 };
 use super::workload::SchedulingSection;
 use super::{Checker, Config};
@@ -79,8 +80,9 @@ section! {
     HeadSection {
         /// Address at which the head listens. Port 0 takes a free one.
         bind: SocketAddr = Is("\"127.0.0.1:0\"");
-        /// Address at which nodes reach the head, if it is not `bind`.
-        advertise: Option<HostPort> = Absent("\"head.example.org:47000\"");
+        /// Address at which nodes reach the head, if it is not `bind`; or a list of addresses, of
+        /// which a node uses the first that answers.
+        advertise: Option<HostPorts> = Absent("\"head.example.org:47000\"");
     }
 
     /// A cluster of the grid.
@@ -126,7 +128,8 @@ section! {
         batch: Option<BatchSection> = Optional;
         /// Use of hosts by ssh.
         ssh: Option<SshSection> = Optional;
-        /// Program of the nodes; default: the running one.
+        /// Program of the nodes; default: the running one, which provider "ssh" copies to the
+        /// hosts.
         program: Option<PathBuf> = Absent("\"/usr/local/bin/springtide\"");
         /// Environment of the nodes, in addition to that of the head.
         env: BTreeMap<String, String> = Absent("{ RUST_BACKTRACE = \"1\" }");
@@ -255,7 +258,8 @@ section! {
             \"me@n2.example.org:2222\" = \"4\" }");
         /// Path of the ssh command.
         command: PathBuf = Is("\"ssh\"");
-        /// Options of ssh, as in its config file.
+        /// Options of ssh, as in its config file, except those that an unattended connection
+        /// always sets itself.
         options: BTreeMap<String, String> = Absent("{ IdentityFile = \"/home/me/.ssh/grid\" }");
         /// Directory of the nodes' files on the hosts; relative to the home directory unless it
         /// starts with a slash.
@@ -659,7 +663,8 @@ impl GridConfig {
     }
 
     /// Nodes on the head's host must reach the head from the address that they bind to. IPv4 and
-    /// IPv6 addresses do not reach each other.
+    /// IPv6 addresses do not reach each other. Without an own address, nodes bind to one of the
+    /// head's kind.
     fn check_families(&self, checker: &mut Checker<'_>) {
         let bind = self.net.bind;
         let is_bound_there = |cluster: &ClusterSection| {
@@ -667,18 +672,27 @@ impl GridConfig {
         };
         // A wildcard IPv6 socket reaches both; nodes of an emulated network bind to its addresses.
         let reaches_both = bind.is_ipv6() && bind.ip().is_unspecified();
-        if reaches_both || self.net.shape.is_some() || !self.cluster.iter().any(is_bound_there) {
+        let is_chosen = !checker.is_given("net.bind");
+        if is_chosen
+            || reaches_both
+            || self.net.shape.is_some()
+            || !self.cluster.iter().any(is_bound_there)
+        {
             return;
         }
-        let (key, head) = match &self.head.advertise {
-            // A name may have addresses of both kinds.
-            Some(at) => match at.host.parse::<IpAddr>() {
-                Ok(ip) => ("head.advertise", SocketAddr::new(ip, at.port)),
-                Err(_) => return,
-            },
-            None => ("head.bind", self.head.bind),
+        let (key, heads) = match &self.head.advertise {
+            Some(at) => {
+                let address = |at: &HostPort| Some(SocketAddr::new(at.host.parse().ok()?, at.port));
+                // A name may have addresses of both kinds.
+                let Some(all) = at.all().iter().map(address).collect::<Option<Vec<_>>>() else {
+                    return;
+                };
+                ("head.advertise", all)
+            }
+            None => ("head.bind", vec![self.head.bind]),
         };
-        if head.is_ipv6() != bind.is_ipv6() {
+        if heads.iter().all(|head| head.is_ipv6() != bind.is_ipv6()) {
+            let head = heads[0];
             let kind = |is_ipv6| if is_ipv6 { "IPv6" } else { "IPv4" };
             let reason = format!(
                 "nodes bind to `net.bind` {bind} ({}) and do not reach `{key}` {head} ({}) from \
@@ -866,7 +880,7 @@ impl Config for GridConfig {
     }
 }
 
-/// Checks an ssh cluster: enough hosts, and a program that exists there.
+/// Checks an ssh cluster: enough hosts, and options that an unattended connection can have.
 fn check_ssh(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
     match &cluster.ssh {
         None => checker.report(
@@ -892,17 +906,16 @@ fn check_ssh(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
                 );
                 checker.report(&format!("{path}.ssh.answer_timeout"), reason);
             }
+            for name in ssh.options.keys() {
+                if let Some(reason) = refused_option(name) {
+                    checker.report(&format!("{path}.ssh.options.{name}"), reason);
+                }
+            }
             if ssh.dir.to_str().is_none_or(|dir| dir.contains('\0')) {
                 let reason = "`ssh.dir` must be a path in UTF-8 without NUL";
                 checker.report(&format!("{path}.ssh.dir"), reason);
             }
         }
-    }
-    if cluster.program.is_none() {
-        checker.report(
-            &format!("{path}.provider"),
-            "provider \"ssh\" needs `program`: where springtide is on those machines",
-        );
     }
     for name in cluster.env.keys() {
         let mut letters = name.chars();

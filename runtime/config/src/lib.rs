@@ -18,6 +18,7 @@ mod schema;
 mod show;
 mod site;
 mod ssh;
+mod ssh_directives;
 mod topology;
 mod tree;
 mod units;
@@ -59,10 +60,11 @@ pub use scenario::{
 };
 pub use site::SiteConfig;
 pub use ssh::{SshHost, SshHostsError};
+pub use ssh_directives::{SSH_DIRECTIVES, SshDirective, SshTreatment, unattended_options};
 pub use topology::{SiteSection, TopologyConfig};
 pub use units::{
-    App, BoundedInt, ByteRate, Congestion, Format, Happening, HostPort, Level, Mode, Name, Pair,
-    Ports, Provider, Role, Share, SitePlace, Size, Steal, Subnet, ThreadCounts, Time,
+    App, BoundedInt, ByteRate, Congestion, Format, Happening, HostPort, HostPorts, Level, Mode,
+    Name, Pair, Ports, Provider, Role, Share, SitePlace, Size, Steal, Subnet, ThreadCounts, Time,
 };
 
 pub use workload::{
@@ -203,12 +205,14 @@ impl Checker<'_> {
         self.findings.problems.push(ConfigProblem { at, reason: reason.into(), meant });
     }
 
+    /// Whether a source other than the defaults gives the value at this path.
+    fn is_given(&self, path: &str) -> bool {
+        !matches!(tree::origin(self.tree, path), None | Some(ValueOrigin::Default))
+    }
+
     /// Like [`Checker::report`], at the first of these paths that has a given value.
     fn tell_at(&mut self, paths: &[&str], reason: impl Into<String>) {
-        let given = |path: &&&str| {
-            !matches!(tree::origin(self.tree, path), None | Some(ValueOrigin::Default))
-        };
-        let path = paths.iter().find(given).or(paths.first());
+        let path = paths.iter().find(|path| self.is_given(path)).or(paths.first());
         self.report(path.copied().unwrap_or_default(), reason);
     }
 

@@ -10,7 +10,7 @@ use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     section,
 };
-use super::units::{BoundedInt, Format, HostPort, Level, Name, Size};
+use super::units::{BoundedInt, Format, HostPort, HostPorts, Level, Name, Size};
 use super::{Checker, Config};
 
 section! {
@@ -68,8 +68,8 @@ section! {
     HeadContact {
         /// Name of the head, as in its certificate.
         name: Name = Is("\"head\"");
-        /// Address of the head.
-        address: HostPort = Required("\"127.0.0.1:47000\"");
+        /// Address of the head, or a list of addresses, of which the first that answers is used.
+        address: HostPorts = Required("\"127.0.0.1:47000\"");
     }
 
     /// The files of a process's identity.

@@ -383,7 +383,7 @@ fn a_renamed_key_has_two_spellings() {
 }
 
 #[test]
-fn an_ssh_cluster_has_machines_and_a_program() {
+fn an_ssh_cluster_has_machines_and_options() {
     let text = r#"
 [[cluster]]
 name = "a"
@@ -396,6 +396,7 @@ program = "/opt/springtide"
 env = { "A B" = "x", C_1 = "y" }
 [cluster.ssh]
 hosts = { n1 = "2", "me@[::1]:2222" = "3" }
+options = { Port = "2222", remotecommand = "tmux" }
 answer_timeout = "10ms"
 [[cluster]]
 name = "c"
@@ -410,19 +411,23 @@ program = "/opt/springtide"
 [cluster.ssh]
 command = "ssh"
 "#;
-    let golden = "grid.toml:4:1: provider \"ssh\" needs `program`: where springtide is on those \
-        machines
-grid.toml:4:1: provider \"ssh\" needs machines: add [cluster.ssh] with `hosts`
+    let golden = "grid.toml:4:1: provider \"ssh\" needs machines: add [cluster.ssh] with `hosts`
 grid.toml:10:9: no shell can set a variable named \"A B\": use letters, digits and underscores
 grid.toml:12:21: `ssh.hosts` has places for 5 nodes, and the cluster has 6: raise the numbers or \
 name more hosts
-grid.toml:13:1: `ssh.answer_timeout` must be at least \"1s\", found \"10ms\"
-grid.toml:19:11: `ssh.hosts`: \"n1\" must take a whole number of nodes, at least 1, found \"some\"
-grid.toml:22:1: `ssh.hosts` names no machine: give each with how many nodes it takes, { \
+grid.toml:13:28: `ssh.options` cannot set RemoteCommand, which is always none. The command is that \
+of the node.
+grid.toml:14:1: `ssh.answer_timeout` must be at least \"1s\", found \"10ms\"
+grid.toml:20:11: `ssh.hosts`: \"n1\" must take a whole number of nodes, at least 1, found \"some\"
+grid.toml:23:1: `ssh.hosts` names no machine: give each with how many nodes it takes, { \
 \"n1.example.org\" = \"8\" }";
     assert_eq!(errors(text), golden);
     let right = text.split("[[cluster]]").nth(2).unwrap();
-    let right = right.replace("= 6", "= 5").replace("10ms", "10s").replace("A B", "AB");
+    let right = right
+        .replace("remotecommand", "LogLevel")
+        .replace("= 6", "= 5")
+        .replace("10ms", "10s")
+        .replace("A B", "AB");
     let config = grid(&format!("[[cluster]]{right}")).unwrap().value;
     let hosts = config.cluster[0].ssh.as_ref().unwrap().hosts_for(5).unwrap();
     let names: Vec<_> = hosts.iter().map(|host| (host.name.as_str(), host.places)).collect();
@@ -854,7 +859,10 @@ many.toml:16:1: must lie within 1 and 6, found 7
 #[test]
 fn the_head_has_an_address_that_nodes_reach_from_theirs() {
     let text = "[head]\nbind = \"[::1]:0\"\n[[cluster]]\nname = \"a\"\n";
-    let message = grid(text).unwrap_err().to_string();
+    // Without an address of their own, nodes bind to one of the head's kind.
+    grid(text).unwrap();
+    let four = format!("{text}[net]\nbind = \"127.0.0.1:0\"\n");
+    let message = grid(&four).unwrap_err().to_string();
     let reason = "nodes bind to `net.bind` 127.0.0.1:0 (IPv4) and do not reach `head.bind` [::1]:0 \
                   (IPv6) from there: give both addresses of one kind";
     assert!(message.contains(":2:1: ") && message.ends_with(reason), "{message}");
@@ -871,7 +879,15 @@ fn the_head_has_an_address_that_nodes_reach_from_theirs() {
     };
     grid(&message("127.0.0.1:47000")).unwrap();
     grid(&message("localhost:47000")).unwrap();
-    assert!(grid(&message("[::1]:47000")).unwrap_err().to_string().contains("`head.advertise`"));
+    let six = message("[::1]:47000");
+    grid(&six).unwrap();
+    let four = format!("{six}[net]\nbind = \"127.0.0.1:0\"\n");
+    assert!(grid(&four).unwrap_err().to_string().contains("`head.advertise`"));
+    // One of several addresses is enough.
+    let both = "advertise = [\"[::1]:47000\", \"127.0.0.1:47000\"]";
+    grid(&four.replace("advertise = \"[::1]:47000\"", both)).unwrap();
+    let none = grid(&six.replace("\"[::1]:47000\"", "[]")).unwrap_err().to_string();
+    assert!(none.contains("must be 1 to 8 addresses, found 0"), "{none}");
 }
 
 #[test]

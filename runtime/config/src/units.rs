@@ -583,7 +583,7 @@ impl FromStr for HostPort {
             let port = port.parse().ok().filter(|port| *port > 0)?;
             let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
             let valid = match bracketed {
-                Some(host) => host.parse::<std::net::Ipv6Addr>().is_ok(),
+                Some(host) => is_ipv6(host),
                 None => {
                     let plain =
                         |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
@@ -609,7 +609,77 @@ impl fmt::Display for HostPort {
     }
 }
 
+/// Whether a text is an IPv6 address, which may end with the zone of a link: `fe80::1%eth0`.
+fn is_ipv6(text: &str) -> bool {
+    let (address, zone) = text.split_once('%').unwrap_or((text, "lo"));
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+    address.parse::<std::net::Ipv6Addr>().is_ok()
+        && (1..=15).contains(&zone.len())
+        && zone.bytes().all(plain)
+}
+
 text_value!(HostPort, "a host and a port in quotes such as \"10.0.0.1:47000\"");
+
+/// Addresses of one process, such as those on two networks: a text, or a list of texts. Others use
+/// the first one that answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "OneOrMore", into = "OneOrMore")]
+pub struct HostPorts(Vec<HostPort>);
+
+/// How [`HostPorts`] are written.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum OneOrMore {
+    One(HostPort),
+    More(Vec<HostPort>),
+}
+
+/// The maximum number of addresses of a process.
+const ADDRESSES_MAX: usize = 8;
+
+impl HostPorts {
+    /// The first address, which the process itself tells others.
+    pub fn first(&self) -> &HostPort {
+        &self.0[0]
+    }
+
+    /// All addresses, in the order of the config.
+    pub fn all(&self) -> &[HostPort] {
+        &self.0
+    }
+}
+
+impl TryFrom<OneOrMore> for HostPorts {
+    type Error = String;
+
+    fn try_from(from: OneOrMore) -> Result<Self, String> {
+        match from {
+            OneOrMore::One(one) => Ok(Self(vec![one])),
+            OneOrMore::More(more) if (1..=ADDRESSES_MAX).contains(&more.len()) => Ok(Self(more)),
+            OneOrMore::More(more) => {
+                Err(format!("must be 1 to {ADDRESSES_MAX} addresses, found {}", more.len()))
+            }
+        }
+    }
+}
+
+impl From<HostPorts> for OneOrMore {
+    fn from(HostPorts(mut all): HostPorts) -> Self {
+        if all.len() == 1 { Self::One(all.remove(0)) } else { Self::More(all) }
+    }
+}
+
+impl Leaf for HostPorts {
+    fn read(value: &Value) -> Result<Self, String> {
+        match value {
+            Value::Array(values) => {
+                let all: Result<Vec<_>, _> = values.iter().map(HostPort::read).collect();
+                Self::try_from(OneOrMore::More(all?))
+            }
+            other => Ok(Self(vec![HostPort::read(other)?])),
+        }
+    }
+}
 
 /// Two different names, written `["ams", "del"]`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -924,10 +994,10 @@ mod tests {
 
     #[test]
     fn hosts_and_ports() {
-        for good in ["10.0.0.1:47000", "head.example.org:1", "[::1]:65535"] {
+        for good in ["10.0.0.1:47000", "head.example.org:1", "[::1]:65535", "[fe80::1%eth0]:5"] {
             assert_eq!(good.parse::<HostPort>().unwrap().to_string(), good);
         }
-        for bad in ["", "x", ":1", "a:0", "a:65536", "::1:5", "a b:5", "[zz]:5"] {
+        for bad in ["", "x", ":1", "a:0", "a:65536", "::1:5", "a b:5", "[zz]:5", "[fe80::1%]:5"] {
             assert!(bad.parse::<HostPort>().is_err(), "{bad}");
         }
         assert_eq!("47000-47100".parse::<Ports>().unwrap().count(), 101);

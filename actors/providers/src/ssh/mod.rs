@@ -8,13 +8,19 @@
 //! If a line is cut silently, this side closes the connection after some seconds. The other side
 //! may notice only after hours; there the node ends by itself when the head is silent for long.
 //!
+//! Without a path of the program there, this program is copied to the machine once: see [`copy`].
+//! The user's configuration of ssh applies where it does no harm: see `SSH_DIRECTIVES`.
+//!
 //! The directory with the files is removed when the node ends. If the node did not start, another
 //! connection removes it, once, after the failure was reported. Files that this does not reach stay
 //! until the node is started again under this head.
 //!
 //! Independent of jobs and of the files' use.
 
+mod copy;
 mod shell;
+#[cfg(test)]
+mod sshd_tests;
 #[cfg(test)]
 mod tests;
 
@@ -28,12 +34,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use springtide_base::id::NodeId;
-use springtide_config::{NodeConfig, Sources, SshHost, SshHostsError, SshSection, load};
+use springtide_config::{
+    NodeConfig, Sources, SshHost, SshHostsError, SshSection, load, unattended_options,
+};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdout, Command};
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::timeout;
 
+use self::copy::LocalProgram;
 use self::shell::{RemoteDirectory, RemoteFile, STARTED};
 use super::local::PipedProcess;
 use super::words::check_env;
@@ -50,6 +59,8 @@ const PROBES: (u32, u32) = (5, 3);
 const NOISE_MAX: u64 = 64 << 10;
 /// Maximum length of ssh's output in an error, in characters.
 const SAID_MAX: usize = 1000;
+/// Time limit of ssh's answer about its version.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 /// ssh's exit code for a failed connection.
 const CONNECTION: &str = "exit status: 255";
 
@@ -74,7 +85,11 @@ pub struct SshProvider {
 
 struct SharedState {
     command: PathBuf,
+    /// Version of ssh, once asked for; none if it does not say that of OpenSSH.
+    version: OnceCell<Option<(u32, u32)>>,
     options: Vec<String>,
+    /// The program to copy, if machines have none of their own.
+    program: Option<LocalProgram>,
     dir: String,
     answer_timeout: Duration,
     /// Host of each node, where it is fixed.
@@ -89,11 +104,13 @@ struct SharedState {
 struct SshMachine {
     host: SshHost,
     opening: Semaphore,
+    /// Path of the copied program there, once it is.
+    copied: OnceCell<String>,
 }
 
 impl SshMachine {
     fn new(host: SshHost) -> Arc<Self> {
-        Arc::new(Self { host, opening: Semaphore::new(OPENING_MAX) })
+        Arc::new(Self { host, opening: Semaphore::new(OPENING_MAX), copied: OnceCell::new() })
     }
 }
 
@@ -169,6 +186,8 @@ impl SshProvider {
         let dir = dir.ok_or_else(|| SshError::Dir(section.dir.clone()))?;
         let shared = SharedState {
             command: section.command.clone(),
+            version: OnceCell::new(),
+            program: None,
             options: section.options.iter().map(|(key, value)| format!("{key}={value}")).collect(),
             dir: shell::remote_path(dir),
             answer_timeout: section.answer_timeout.get(),
@@ -177,6 +196,15 @@ impl SshProvider {
             started: Cell::new(0),
         };
         Ok(Self { shared: Rc::new(shared) })
+    }
+
+    /// Copies this program to machines, instead of using the path in requests.
+    pub fn copying(mut self, program: PathBuf) -> Self {
+        // Nothing else has a new provider.
+        if let Some(shared) = Rc::get_mut(&mut self.shared) {
+            shared.program = Some(LocalProgram::new(program));
+        }
+        self
     }
 
     /// Starts a node. After a failure, no node is left.
@@ -192,9 +220,14 @@ impl SshProvider {
         };
         // The semaphore is never closed.
         let _inside = machine.opening.acquire().await;
+        shared.ask_version().await;
+        let copied = match &shared.program {
+            Some(program) => Some(shared.copy(machine, program).await?),
+            None => None,
+        };
         shared.started.set(shared.started.get() + 1);
         let process = format!("{}-{}", std::process::id(), shared.started.get());
-        let (directory, files) = collect_files(request, &shared.dir, &process)
+        let (directory, files) = collect_files(request, &shared.dir, &process, copied)
             .map_err(|reason| shared.refused(format!("node {}: {reason}", request.node)))?;
         let mut brought = BroughtFiles { shared, machine, directory: &directory, settled: false };
         if let Err(error) = shared.run_script(&machine.host, shell::bring(&directory, &files)).await
@@ -242,18 +275,18 @@ impl SharedState {
     /// The ssh command that runs a shell command on a host.
     fn ssh(&self, host: &SshHost, what: &str) -> Command {
         let mut command = Command::new(&self.command);
-        // There is no user to answer questions; no terminal, agent or display is forwarded.
-        command.args(["-T", "-a", "-x", "-o", "BatchMode=yes"]);
-        // ssh uses the first of repeated options, so the user's precede the defaults.
-        command.args(self.options.iter().flat_map(|option| ["-o", option]));
+        // ssh uses the first of repeated options: the fixed ones, those of the grid's config, the
+        // defaults, and then the user's configuration.
+        let version = self.version.get().copied().flatten();
+        let options = unattended_options(version);
+        command.args(options.iter().chain(&self.options).flat_map(|option| ["-o", option]));
         let (interval, missed) = PROBES;
         let connect = self.answer_timeout.as_secs().max(1);
         for option in [
             format!("ConnectTimeout={connect}"),
             format!("ServerAliveInterval={interval}"),
             format!("ServerAliveCountMax={missed}"),
-            // A shared connection would end with its owner.
-            "ControlPath=none".to_owned(),
+            "LogLevel=INFO".to_owned(),
         ] {
             command.args(["-o", &option]);
         }
@@ -265,6 +298,18 @@ impl SharedState {
         }
         command.args(["--", &host.host, what]);
         command
+    }
+
+    /// Asks ssh for its version, once. Earlier versions refuse options of later ones.
+    async fn ask_version(&self) {
+        let ask = async {
+            let mut command = Command::new(&self.command);
+            command.arg("-V").stdin(Stdio::null()).kill_on_drop(true);
+            let ended = timeout(VERSION_TIMEOUT, command.output()).await.ok()?.ok()?;
+            let said = [ended.stdout, ended.stderr].concat();
+            version_of(&String::from_utf8_lossy(&said))
+        };
+        self.version.get_or_init(|| ask).await;
     }
 
     /// The command as a user would type it, without the options of the config.
@@ -286,10 +331,21 @@ impl SharedState {
         script: String,
     ) -> impl Future<Output = Result<(), ProviderError>> + Send + use<> {
         let mut command = self.ssh(host, "exec sh");
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.stdin(Stdio::piped());
+        self.run(command, self.shown(host, "sh"), script, self.answer_timeout)
+    }
+
+    /// Runs a command, which gets the script if its standard input is a pipe.
+    fn run(
+        &self,
+        mut command: Command,
+        shown: String,
+        script: String,
+        after: Duration,
+    ) -> impl Future<Output = Result<(), ProviderError>> + Send + use<> {
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
         command.process_group(0).kill_on_drop(true);
-        let (program, shown) = (self.command.clone(), self.shown(host, "sh"));
-        let after = self.answer_timeout;
+        let program = self.command.clone();
         async move {
             let started = command.spawn();
             let mut child = started.map_err(|source| ProviderError::Start { program, source })?;
@@ -312,6 +368,19 @@ impl SharedState {
             Err(ProviderError::Failed { command: shown, how, said })
         }
     }
+}
+
+/// The version in the answer of `ssh -V`, as in "OpenSSH_9.2p1".
+fn version_of(said: &str) -> Option<(u32, u32)> {
+    fn number(text: &str) -> Option<(u32, &str)> {
+        let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        Some((text[..end].parse().ok()?, &text[end..]))
+    }
+    // A prefix of some systems, as in "OpenSSH_for_Windows_9.5p1".
+    let after = &said[said.find("OpenSSH_")?..];
+    let (major, rest) = number(&after[after.find(|c: char| c.is_ascii_digit())?..])?;
+    let (minor, _) = number(rest.strip_prefix('.')?)?;
+    Some((major, minor))
 }
 
 /// Whether a command failed since its machine is unreachable.
@@ -363,10 +432,12 @@ fn collect_files(
     request: &NodeRequest,
     dir: &str,
     process: &str,
+    copied: Option<&str>,
 ) -> Result<(RemoteDirectory, Vec<RemoteFile>), String> {
     let cannot = |path: &Path, error: io::Error| format!("cannot read {}: {error}", path.display());
     let read = |path: &Path| std::fs::read_to_string(path).map_err(|error| cannot(path, error));
-    let program = request.program.to_str().filter(|program| !program.contains('\0'));
+    let own = || request.program.to_str().filter(|program| !program.contains('\0'));
+    let program = copied.or_else(own);
     let program = program.ok_or_else(|| {
         format!("`cluster.program` {:?} must be a path in UTF-8 without NUL", request.program)
     })?;
@@ -378,8 +449,12 @@ fn collect_files(
     };
     let sources = Sources::of_text(&name, &given);
     let config = read_config(&sources)?.value;
-    let directory =
-        RemoteDirectory::new(dir, request.node.as_str(), &config.head.address.to_string(), process);
+    let directory = RemoteDirectory::new(
+        dir,
+        request.node.as_str(),
+        &config.head.address.first().to_string(),
+        process,
+    );
 
     let mut files = Vec::new();
     let mut sources = sources;
@@ -421,7 +496,7 @@ impl Provider for SshProvider {
         })
     }
 
-    /// A program is a path on the remote machine, and is not copied.
+    /// The program of a job is a path on the remote machine, and is not copied.
     fn starts_programs(&self) -> bool {
         false
     }

@@ -14,6 +14,9 @@ use super::*;
 const LONG: Duration = Duration::from_secs(60);
 const SECRET: &str = "it's a secret";
 
+/// An ssh's answer about its version.
+const VERSION: &str = "test \"$1\" = -V && { echo 'OpenSSH_9.2p1 Debian' >&2; exit; }\n";
+
 /// A successful ssh: the last argument goes to a shell, in the home directory.
 const WELL: &str =
     "for last; do :; done\ncd \"$(dirname \"$0\")\" || exit 1\nexec sh -c \"$last\"\n";
@@ -32,7 +35,7 @@ impl SshWorld {
     fn new(ssh: &str, program: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let of = |name: &str| dir.path().join(name);
-        executable(&of("ssh"), &format!("echo \"$*\" >> \"$0.log\"\n{ssh}"));
+        executable(&of("ssh"), &format!("{VERSION}echo \"$*\" >> \"$0.log\"\n{ssh}"));
         executable(&of("node"), program);
         fs::create_dir(of("local")).unwrap();
         for name in ["node.pem", "node.key", "ca.pem"] {
@@ -150,7 +153,7 @@ async fn a_node_is_brought_started_and_ended() {
     let text = fs::read_to_string(life.join("node.toml")).unwrap();
     let config = load::<NodeConfig>(&Sources::of_text("node.toml", &text)).unwrap().value;
     assert_eq!(world.path("").join(config.identity.key), life.join("node.key"));
-    assert_eq!(config.head.address.to_string(), "127.0.0.1:47000");
+    assert_eq!(config.head.address.first().to_string(), "127.0.0.1:47000");
 
     let how = stub.release(LONG).await.status;
     assert_eq!(how, "exit status: 5");
@@ -160,11 +163,14 @@ async fn a_node_is_brought_started_and_ended() {
     assert_eq!(world.process_directories(), [""; 0].map(std::path::PathBuf::from));
     let lines = fs::read_to_string(world.path("ssh.log")).unwrap();
     let [bring, start] = lines.lines().collect::<Vec<_>>()[..] else { panic!("{lines}") };
-    let options = "-T -a -x -o BatchMode=yes -o Compression=yes -o ConnectTimeout=60 \
-                   -o ServerAliveInterval=5 -o ServerAliveCountMax=3 -o ControlPath=none \
-                   -p 22 -l me -- h exec sh";
+    let ours = unattended_options(Some((9, 2))).join(" -o ");
+    assert!(ours.contains("BatchMode=yes") && ours.contains("RemoteCommand=none"), "{ours}");
+    let options = format!(
+        "-o {ours} -o Compression=yes -o ConnectTimeout=60 -o ServerAliveInterval=5 \
+        -o ServerAliveCountMax=3 -o LogLevel=INFO -p 22 -l me -- h exec sh"
+    );
     assert_eq!(bring, options);
-    assert!(start.starts_with(options) && !lines.contains("secret"), "{start}");
+    assert!(start.starts_with(&options) && !lines.contains("secret"), "{start}");
 }
 
 #[actix_rt::test]
@@ -409,4 +415,63 @@ fn each_host_gets_as_many_nodes_as_it_takes() {
     let nodes: Vec<NodeId> = (1..=12).map(|i| format!("a-{i}").as_str().into()).collect();
     let Err(error) = SshProvider::new(&section(text), &nodes) else { panic!("they have places") };
     assert!(error.to_string().contains("`ssh.hosts` has places for 11 nodes"), "{error}");
+}
+
+#[test]
+fn versions_of_ssh_are_read() {
+    let said = ["OpenSSH_9.2p1 Debian-2+deb12u10, OpenSSL 3.0", "OpenSSH_for_Windows_8.1p1, x"];
+    assert_eq!(said.map(version_of), [Some((9, 2)), Some((8, 1))]);
+    assert_eq!(["", "Dropbear v2022.83", "OpenSSH_"].map(version_of), [None; 3]);
+}
+
+/// The machine gets the program once, whole, and again if it is gone.
+#[actix_rt::test]
+async fn a_program_is_copied_once_and_checked() {
+    let world = SshWorld::new(WELL, "echo 'not this one' >&2\nexit 9\n");
+    executable(&world.path("mine"), "cat\nexit 5\n");
+    let nodes: [NodeId; 2] = ["a-1".into(), "a-2".into()];
+    let provider = || world.provider_of(&nodes).copying(world.path("mine"));
+    let first = provider();
+    let request = world.request();
+    let second = NodeRequest { node: "a-2".into(), ..world.request() };
+    let (one, other) = tokio::join!(first.hold(&request), first.hold(&second));
+    let programs = || {
+        let all = fs::read_dir(world.path("grid/programs")).unwrap();
+        all.map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
+    };
+    let copied = programs();
+    let [program] = &copied[..] else { panic!("{copied:?}") };
+    assert_eq!(fs::read(program).unwrap(), fs::read(world.path("mine")).unwrap());
+    let name = program.file_name().unwrap().to_string_lossy().into_owned();
+    assert!(name.starts_with("springtide-") && name.len() == "springtide-".len() + 64, "{name}");
+    assert_eq!(one.unwrap().release(LONG).await.status, "exit status: 5");
+    drop(other);
+    let copies = || {
+        let log = fs::read_to_string(world.path("ssh.log")).unwrap();
+        log.matches("cat > ").count()
+    };
+    assert_eq!(copies(), 1);
+    // The next head finds it; a damaged one is replaced.
+    drop(provider().hold(&request).await.unwrap());
+    assert_eq!(copies(), 1);
+    fs::write(program, "half").unwrap();
+    drop(provider().hold(&request).await.unwrap());
+    assert_eq!((copies(), fs::read(program).unwrap()), (2, fs::read(world.path("mine")).unwrap()));
+
+    // A transfer that loses bytes leaves no program.
+    let cut = format!("case \"$*\" in *'cat > '*) head -c 5 | {{ {WELL} }}; exit ;; esac\n{WELL}");
+    let world = SshWorld::new(&cut, "");
+    executable(&world.path("mine"), "cat\n");
+    let provider = world.provider().copying(world.path("mine"));
+    let error = failure(&provider, &world.request()).await;
+    assert!(error.contains("differs from that of this host"), "{error}");
+    assert_eq!(fs::read_dir(world.path("grid/programs")).unwrap().count(), 0);
+    // A program for another kind of machine.
+    let other = "case \"$1\" in -s) echo Plan9 ;; *) echo mips ;; esac\n";
+    executable(&world.path("uname"), other);
+    let path = format!("PATH=\"$(dirname \"$0\"):$PATH\"\nexport PATH\n{WELL}");
+    executable(&world.path("ssh"), &format!("{VERSION}{path}"));
+    let provider = world.provider().copying(world.path("mine"));
+    let error = failure(&provider, &world.request()).await;
+    assert!(error.contains("runs Plan9 mips") && error.contains("set `program`"), "{error}");
 }

@@ -9,6 +9,7 @@ use springtide_cli::print::print;
 use springtide_runtime::id::ClusterId;
 
 use crate::operations::inputs::{FetchedFile, fetch_to, list, put_into, remove};
+use crate::operations::locate::default_config;
 use crate::operations::process::{on_arbiter, start_log};
 use crate::options::GlobalArgs;
 use crate::output::files::{list_object, list_text};
@@ -18,8 +19,9 @@ use crate::output::files::{list_object, list_text};
 pub enum FilesCommand {
     /// List files with their lengths and clusters
     List {
-        /// Config of the grid
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        /// Config of the grid [default: the nearest grid.toml]
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+              default_value_os_t = default_config(), hide_default_value = true)]
         config: PathBuf,
         /// Print the result as one JSON object
         #[arg(long)]
@@ -36,8 +38,9 @@ pub enum FilesCommand {
         /// Name of the file there [default: its own name]
         #[arg(long = "as", value_name = "NAME")]
         name: Option<String>,
-        /// Config of the grid
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        /// Config of the grid [default: the nearest grid.toml]
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+              default_value_os_t = default_config(), hide_default_value = true)]
         config: PathBuf,
     },
     /// Remove files from all clusters
@@ -46,8 +49,9 @@ pub enum FilesCommand {
         /// from a killed one
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
-        /// Config of the grid
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        /// Config of the grid [default: the nearest grid.toml]
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+              default_value_os_t = default_config(), hide_default_value = true)]
         config: PathBuf,
     },
     /// Copy a cluster's file to this host
@@ -61,8 +65,9 @@ pub enum FilesCommand {
         /// Path to write [default: its name, in this directory]
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         out: Option<PathBuf>,
-        /// Config of the grid
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        /// Config of the grid [default: the nearest grid.toml]
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+              default_value_os_t = default_config(), hide_default_value = true)]
         config: PathBuf,
     },
 }

@@ -15,7 +15,7 @@ use springtide_runtime::config::GridConfig;
 use springtide_runtime::id::JobId;
 use springtide_runtime::work::OutputStream;
 
-use crate::operations::attach::grid_config;
+use crate::operations::attach::{grid_config, wait_for_grid};
 use crate::operations::desk::{JobRecord, OutputFile, Selection, since_epoch};
 use crate::operations::jobs::{self, JobClient, JobList, JobResult, Submission};
 use crate::operations::needs::ArrayIndices;
@@ -290,6 +290,9 @@ async fn submit(
             eprintln!("{job} is submitted: {line}");
         }
     };
+    if let Err(failed) = wait_for_grid(&grid.config, grid.wait_grid).await {
+        return print_early_failure(grid.json, None, failed);
+    }
     match jobs::submit(&grid.config, config, fingerprint, requests, progress).await {
         Ok(Submission { numbers, failed }) => {
             // With --wait, standard output is that of the jobs.
@@ -337,6 +340,9 @@ async fn plan(
     requests: Vec<JobRequest>,
     global: &GlobalArgs,
 ) -> Result<(), Failed> {
+    if let Err(failed) = wait_for_grid(&grid.config, grid.wait_grid).await {
+        return print_early_failure(grid.json, None, failed);
+    }
     let plans = match jobs::plan(&grid.config, config, requests).await {
         Ok(plans) => plans,
         Err(failed) => return print_early_failure(grid.json, None, failed),
@@ -358,9 +364,10 @@ async fn plan(
 }
 
 async fn on_one_grid(command: JobCommand, global: &GlobalArgs) -> Result<(), Failed> {
-    let (GridArgs { config, json }, one) = command.of();
-    let (file, json) = (config.clone(), *json);
+    let (GridArgs { config, json, wait_grid }, one) = command.of();
+    let (file, json, wait) = (config.clone(), *json, *wait_grid);
     let done = async {
+        wait_for_grid(&file, wait).await?;
         let client = JobClient::attach(&file).await?;
         let done = on_client(&client, command, global).await;
         client.close().await;

@@ -5,9 +5,11 @@
 mod ca;
 mod completions;
 mod config;
+mod down;
 mod files;
 mod job;
 mod man;
+mod names;
 mod net;
 mod node;
 mod release;
@@ -19,6 +21,7 @@ mod runner;
 mod sim;
 mod site;
 mod slots;
+mod status;
 mod token;
 mod top;
 mod trace;
@@ -35,8 +38,10 @@ use springtide_cli::exit::{EXIT_CODES, Failed};
 use self::ca::CaCommand;
 use self::completions::CompletionsArgs;
 use self::config::ConfigCommand;
+use self::down::DownArgs;
 use self::files::FilesCommand;
 use self::man::ManArgs;
+use self::names::NamesArgs;
 use self::net::NetCommand;
 use self::node::NodeCommand;
 use self::release::ReleaseArgs;
@@ -47,6 +52,7 @@ use self::runner::RunnerCommand;
 use self::sim::SimCommand;
 use self::site::SiteCommand;
 use self::slots::SlotsCommand;
+use self::status::StatusArgs;
 use self::token::TokenCommand;
 use self::top::TopArgs;
 use self::trace::TraceArgs;
@@ -63,7 +69,14 @@ use crate::program::{JobDefinition, Program};
 #[derive(Subcommand, Clone, Debug)]
 pub enum OtherCommand {
     /// Start all nodes of a grid and keep running; `run --config FILE` uses it
+    #[command(after_help = up::EXIT_CODES)]
     Up(UpArgs),
+    /// End a grid and the nodes that it started
+    #[command(after_help = down::EXIT_CODES)]
+    Down(DownArgs),
+    /// Show whether a grid is up, its head, clusters and jobs
+    #[command(after_help = status::EXIT_CODES)]
+    Status(StatusArgs),
     /// Start a local grid for experiments, and keep running
     Dev(DevArgs),
     /// Nodes: run one, join a grid, list them, drain them and return them to service
@@ -118,7 +131,10 @@ pub enum OtherCommand {
     /// Check the network between this host and a grid
     #[command(subcommand, arg_required_else_help = true)]
     Net(NetCommand),
-    /// Print completions for a shell
+    /// Print names that the completions of a shell ask for
+    #[command(hide = true)]
+    Names(NamesArgs),
+    /// Print completions for a shell, also of the names of nodes, jobs and networks
     Completions(CompletionsArgs),
     /// Write manual pages, one for each command
     Man(ManArgs),
@@ -168,6 +184,8 @@ pub fn execute(program: Program, matches: &ArgMatches) -> Result<(), Failed> {
         .map_err(|error| Failed::usage(error.to_string().trim_end()))?;
     match command {
         OtherCommand::Up(args) => up::execute(&args, program.version, global),
+        OtherCommand::Down(args) => down::execute(&args, global),
+        OtherCommand::Status(args) => status::execute(&args, global),
         OtherCommand::Dev(args) => up::execute_dev(args, program.version, global),
         OtherCommand::Node(command) => node::execute(command, program, global),
         OtherCommand::Token(command) => token::execute(command, global),
@@ -192,6 +210,7 @@ pub fn execute(program: Program, matches: &ArgMatches) -> Result<(), Failed> {
         OtherCommand::Completions(args) => {
             completions::execute(&args, program.name, command_line(&program))
         }
+        OtherCommand::Names(args) => names::execute(&args),
         OtherCommand::Man(args) => man::execute(&args, &command_line(&program)),
         OtherCommand::Version(args) => version::execute(&args, &program),
     }

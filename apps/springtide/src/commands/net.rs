@@ -6,6 +6,7 @@ use clap::{Subcommand, ValueHint};
 use springtide_cli::exit::Failed;
 use springtide_cli::print::print;
 
+use crate::operations::locate::default_config;
 use crate::operations::netcheck::check;
 use crate::operations::process::{on_arbiter, start_log};
 use crate::options::GlobalArgs;
@@ -21,8 +22,9 @@ pub enum NetCommand {
         reported and is no failure."
     )]
     Check {
-        /// Config of the grid
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        /// Config of the grid [default: the nearest grid.toml]
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+              default_value_os_t = default_config(), hide_default_value = true)]
         config: PathBuf,
         /// Also let each node connect to every other
         #[arg(long)]

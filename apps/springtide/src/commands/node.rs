@@ -14,6 +14,7 @@ use springtide_runtime::config::Format;
 
 use crate::operations::drain::{self, DrainRequest};
 use crate::operations::join::{self, JoinArgs};
+use crate::operations::locate::default_config;
 use crate::operations::node_state::{Health, health};
 use crate::operations::process::{log_to_stderr, on_arbiter, on_runtime, start_log};
 use crate::operations::{node, nodes};
@@ -38,8 +39,9 @@ pub enum NodeCommand {
     Join(JoinArgs),
     /// List the nodes of a running grid
     List {
-        /// Config of the grid
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        /// Config of the grid [default: the nearest grid.toml]
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+              default_value_os_t = default_config(), hide_default_value = true)]
         config: PathBuf,
         /// Print the result as one JSON object
         #[arg(long)]
@@ -57,10 +59,11 @@ pub enum NodeCommand {
         node: Option<String>,
         /// Check that the node of this host with this config is registered, for health checks; it
         /// must have joined by a token
-        #[arg(id = "of_self", long = "self")]
+        #[arg(id = "of_self", long = "self", requires = "config")]
         of_self: bool,
-        /// Config of the grid; with --self, of the node
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        /// Config of the grid; with --self, of the node [default: the nearest grid.toml]
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+              default_value_os_t = default_config(), hide_default_value = true)]
         config: PathBuf,
         /// Print the result as one JSON object
         #[arg(long)]
@@ -71,8 +74,9 @@ pub enum NodeCommand {
         /// Name of the node
         #[arg(value_name = "NODE")]
         node: String,
-        /// Config of the grid
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        /// Config of the grid [default: the nearest grid.toml]
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+              default_value_os_t = default_config(), hide_default_value = true)]
         config: PathBuf,
         /// Reason, shown in listings
         #[arg(long, value_name = "TEXT", default_value = "by order")]
@@ -84,8 +88,9 @@ pub enum NodeCommand {
         /// Names of the nodes
         #[arg(value_name = "NODE", required = true)]
         nodes: Vec<String>,
-        /// Config of the grid
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        /// Config of the grid [default: the nearest grid.toml]
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+              default_value_os_t = default_config(), hide_default_value = true)]
         config: PathBuf,
         /// Deadline, for example 30s: then jobs release the nodes, and others repeat the unfinished
         /// work
@@ -104,8 +109,9 @@ pub enum NodeCommand {
         /// Names of the nodes
         #[arg(value_name = "NODE", required = true)]
         nodes: Vec<String>,
-        /// Config of the grid
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        /// Config of the grid [default: the nearest grid.toml]
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+              default_value_os_t = default_config(), hide_default_value = true)]
         config: PathBuf,
     },
 }

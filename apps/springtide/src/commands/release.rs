@@ -6,6 +6,7 @@ use clap::{Args, ValueHint};
 use springtide_actors::reservation::ReservationId;
 use springtide_cli::exit::Failed;
 
+use crate::operations::locate::default_config;
 use crate::operations::process::{on_arbiter, start_log};
 use crate::operations::slots::release;
 use crate::options::GlobalArgs;
@@ -16,8 +17,9 @@ pub struct ReleaseArgs {
     /// Number of the reservation
     #[arg(value_name = "N")]
     pub reservation: u64,
-    /// Config of the running grid
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// Config of the running grid [default: the nearest grid.toml]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          default_value_os_t = default_config(), hide_default_value = true)]
     pub config: PathBuf,
 }
 

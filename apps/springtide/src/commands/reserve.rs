@@ -10,6 +10,7 @@ use springtide_cli::options::time;
 use springtide_cli::print::print;
 
 use crate::operations::agree::now;
+use crate::operations::attach::wait_for_grid;
 use crate::operations::process::{on_arbiter, start_log};
 use crate::operations::slots::{ReserveRequest, reserve};
 use crate::options::{GlobalArgs, GridArgs};
@@ -66,7 +67,11 @@ pub fn execute(args: &ReserveArgs, global: &GlobalArgs) -> Result<(), Failed> {
         name: &args.name,
     };
     on_arbiter(async {
-        match reserve(&args.grid.config, &request).await {
+        let reserved = async {
+            wait_for_grid(&args.grid.config, args.grid.wait_grid).await?;
+            reserve(&args.grid.config, &request).await
+        };
+        match reserved.await {
             Ok(one) if args.grid.json => {
                 let object = json!({ "schema": SCHEMA, "ok": true, "reservation": one });
                 print(&format!("{object}\n"))

@@ -4,6 +4,7 @@ use clap::Subcommand;
 use springtide_cli::exit::Failed;
 use springtide_cli::print::print;
 
+use crate::operations::attach::wait_for_grid;
 use crate::operations::process::{on_arbiter, start_log};
 use crate::operations::slots::{list, offers_json};
 use crate::options::{GlobalArgs, GridArgs};
@@ -25,7 +26,11 @@ pub fn execute(command: &SlotsCommand, global: &GlobalArgs) -> Result<(), Failed
     start_log(global);
     let SlotsCommand::List(args) = command;
     on_arbiter(async {
-        match list(&args.config).await {
+        let listed = async {
+            wait_for_grid(&args.config, args.wait_grid).await?;
+            list(&args.config).await
+        };
+        match listed.await {
             Ok(found) if args.json => print(&offers_json(&found)?),
             Ok(found) => print(&text(&found)),
             Err(failed) => print_early_failure(args.json, None, failed),

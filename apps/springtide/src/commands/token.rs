@@ -14,6 +14,7 @@ use springtide_cli::print::print;
 use springtide_runtime::net::tls::calendar;
 
 use crate::operations::grid_files::program_name;
+use crate::operations::locate::default_config;
 use crate::operations::process::{on_arbiter, start_log};
 use crate::operations::tokens::{self, CreatedToken, RevokedToken, TokenList, TokenSettings};
 use crate::options::GlobalArgs;
@@ -43,8 +44,9 @@ pub enum TokenCommand {
     Create(CreateArgs),
     /// List the tokens, and the attempts to join
     List {
-        /// Config of the grid
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        /// Config of the grid [default: the nearest grid.toml]
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+              default_value_os_t = default_config(), hide_default_value = true)]
         config: PathBuf,
         /// Print the result as one JSON object
         #[arg(long)]
@@ -56,8 +58,9 @@ pub enum TokenCommand {
         /// Id of the token, as `token list` shows it
         #[arg(value_name = "ID")]
         id: String,
-        /// Config of the grid
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        /// Config of the grid [default: the nearest grid.toml]
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+              default_value_os_t = default_config(), hide_default_value = true)]
         config: PathBuf,
     },
 }
@@ -65,8 +68,9 @@ pub enum TokenCommand {
 /// The options of `token create`.
 #[derive(Args, Clone, Debug)]
 pub struct CreateArgs {
-    /// Config of the grid
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// Config of the grid [default: the nearest grid.toml]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          default_value_os_t = default_config(), hide_default_value = true)]
     config: PathBuf,
     /// Cluster to join; none for clients
     #[arg(long, value_name = "NAME")]

@@ -1,20 +1,42 @@
 //! `up` and `dev`: a grid that keeps running.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use springtide_cli::exit::Failed;
+use springtide_cli::options::time;
 
+use crate::operations::locate::default_config;
 use crate::operations::process::{on_arbiter, start_log};
-use crate::operations::up;
+use crate::operations::{life, unit, up};
 use crate::options::{GlobalArgs, GridShape};
+
+/// The exit codes in the help.
+pub const EXIT_CODES: &str = "\
+Exit codes: 0 the grid has ended by a signal (with --detach: it is up); 1 it cannot be started, or \
+is up already; 2 the config is wrong; 3 nodes do not start (with --detach: the grid is up without \
+them); 4 with --detach: nodes are still starting after --timeout.";
 
 /// The options of the command `up`.
 #[derive(Args, Clone, Debug)]
 pub struct UpArgs {
-    /// Config of the grid
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// Config of the grid [default: the nearest grid.toml]
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath,
+          default_value_os_t = default_config(), hide_default_value = true)]
     config: PathBuf,
+    /// Return when the grid is up, which then runs in the background: `down` ends it
+    #[arg(long)]
+    detach: bool,
+    /// With --detach: maximum time to wait until all nodes have registered
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = time)]
+    timeout: Duration,
+    /// Start nothing; write a unit of systemd for the user, which starts the grid
+    #[arg(long, conflicts_with = "detach")]
+    install_unit: bool,
+    /// Leave the session of the terminal
+    #[arg(long, hide = true, conflicts_with_all = ["detach", "install_unit"])]
+    new_session: bool,
 }
 
 /// The options of the command `dev`.
@@ -36,9 +58,18 @@ pub struct DevArgs {
 /// Executes `up`.
 ///
 /// # Errors
-/// As [`up::up`].
+/// As [`up::up`], [`life::detach`] and [`unit::install`].
 pub fn execute(args: &UpArgs, version: &'static str, global: &GlobalArgs) -> Result<(), Failed> {
     start_log(global);
+    if args.install_unit {
+        return on_arbiter(unit::install(&args.config)).map(|how| eprintln!("{how}"));
+    }
+    if args.detach {
+        return on_arbiter(life::detach(&args.config, args.timeout, global));
+    }
+    if args.new_session {
+        life::leave_session()?;
+    }
     on_arbiter(up::up(&args.config, version, global))
 }
 

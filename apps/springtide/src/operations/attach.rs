@@ -1,5 +1,6 @@
 //! A client's connection to a running grid.
 
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +15,24 @@ use springtide_actors::probe::Prober;
 use springtide_actors::scheduler::{CrowdedHost, Scheduler};
 use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::format::seconds;
 use springtide_runtime::config::{GridConfig, Sources};
 use springtide_runtime::id::NodeId;
 use springtide_runtime::net::tls::{Ca, NODE_VALIDITY};
 use springtide_runtime::net::{Address, Contact};
 use springtide_runtime::remote::Remote;
 use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::grid_files::{self, Authority, HeadFile};
+use super::locate::hint;
 use super::netconf;
+use super::reach::{diagnose, local_towards};
 
 /// Timeout of the head's first answer.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(8);
+/// Interval between attempts to reach a grid that is not up yet.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A client's connection to a running grid.
 pub struct Attachment {
@@ -34,7 +41,7 @@ pub struct Attachment {
     /// The name of the head's node.
     pub head: NodeId,
     /// The address of the head.
-    pub address: std::net::SocketAddr,
+    pub address: SocketAddr,
     /// Hosts of the grid with more compute threads than processors.
     pub crowded_hosts: Vec<CrowdedHost>,
     /// Changes of the links of this client.
@@ -68,14 +75,19 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
             grid_files::program_name()
         ))
     };
-    let advertised = match &config.head.advertise {
-        Some(at) => Some(netconf::resolve(at).await?),
-        None => Some(config.head.bind).filter(|bind| bind.port() != 0),
+    let file_of_head = HeadFile::read(&dir)?;
+    let address = match (&file_of_head, &config.head.advertise) {
+        // It has the first of several addresses.
+        (Some(head), advertise) if advertise.as_ref().is_none_or(|all| all.all().len() == 1) => {
+            head.address
+        }
+        (_, Some(all)) => netconf::resolve_any(all).await?,
+        (_, None) => {
+            let bind = Some(config.head.bind).filter(|bind| bind.port() != 0);
+            bind.ok_or_else(|| nothing(""))?
+        }
     };
-    let (address, host) = match HeadFile::read(&dir)? {
-        Some(head) => (head.address, head.elsewhere().map(str::to_owned)),
-        None => (advertised.ok_or_else(|| nothing(""))?, None),
-    };
+    let host = file_of_head.as_ref().and_then(HeadFile::elsewhere).map(str::to_owned);
     let ca = grid_files::ca_dir(config, &dir);
     grid_files::check_authority(config, &dir)?;
     if config.tls.ca.is_none() && !ca.exists() {
@@ -84,7 +96,7 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
     let authority = Authority::Kept(Ca::load(&ca)?, NODE_VALIDITY);
     let me = NodeId::from(format!("client-{}-{:x}", std::process::id(), incarnation::unique()));
     let identity = authority.issue(&me, HEAD_CLUSTER, "client")?;
-    let bind = std::net::SocketAddr::new(config.head.bind.ip(), 0);
+    let bind = SocketAddr::new(own_address(config.head.bind.ip(), address), 0);
     let endpoint = Endpoint::quic(netconf::head_net(config, bind), &identity, incarnation::only())?;
     let (links, news) = Client::publish(&endpoint);
     // The scheduler asks the prober whether this process is alive.
@@ -115,7 +127,8 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
             }
             Exit::Failure => {
                 let on = host.map_or_else(String::new, |host| format!(" on {host}"));
-                nothing(&format!(" at {address}{on} ({error})"))
+                let why = diagnose(bind.ip(), address).await.unwrap_or_else(|| error.to_string());
+                nothing(&format!(" at {address}{on} ({why})"))
             }
             _ => refused,
         });
@@ -124,11 +137,59 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
     Ok(Attachment { endpoint, head, address, crowded_hosts: crowded, links, news })
 }
 
+/// The address of this host from which a client reaches the head: that of the head, if it is here.
+fn own_address(head: IpAddr, address: SocketAddr) -> IpAddr {
+    let is_here = !head.is_unspecified() && UdpSocket::bind((head, 0)).is_ok();
+    let is_here = is_here && head.is_ipv6() == address.is_ipv6();
+    if is_here { head } else { local_towards(address).unwrap_or(head) }
+}
+
+/// As [`attach`], and waits up to this time for a grid that is not up yet.
+///
+/// # Errors
+/// As [`attach`], without a time or where waiting does not help. [`Exit::Timeout`] with the last
+/// failure after that time.
+pub async fn attach_within(
+    file: &Path,
+    config: &GridConfig,
+    wait: Option<Duration>,
+) -> Result<Attachment, Failed> {
+    let Some(wait) = wait else { return attach(file, config).await };
+    let deadline = Instant::now() + wait;
+    let mut why = "its head does not answer".to_owned();
+    while Instant::now() < deadline {
+        match timeout_at(deadline, attach(file, config)).await {
+            // A refusal stays one; any other failure may be that of a grid that is coming up.
+            Ok(Err(failed)) if failed.exit == Exit::Failure => why = failed.message,
+            Ok(attached) => return attached,
+            Err(_) => break,
+        }
+        sleep(RETRY_INTERVAL).await;
+    }
+    let (file, wait) = (file.display(), seconds(wait.as_secs_f64()));
+    Err(Failed::new(Exit::Timeout, format!("the grid of {file} is not up after {wait}: {why}")))
+}
+
+/// Waits up to this time until the grid of a config is up; without a time, not at all.
+///
+/// # Errors
+/// As [`attach_within`].
+pub async fn wait_for_grid(file: &Path, wait: Option<Duration>) -> Result<(), Failed> {
+    if wait.is_some() {
+        let attached = attach_within(file, &grid_config(file)?, wait).await?;
+        attached.endpoint.net.close("the grid is up").await;
+    }
+    Ok(())
+}
+
 /// Reads the grid's config.
 ///
 /// # Errors
-/// The config cannot be read or is wrong.
+/// The config is missing, cannot be read or is wrong.
 pub fn grid_config(file: &Path) -> Result<GridConfig, Failed> {
+    if let Some(hint) = hint(file) {
+        return Err(Failed::usage(hint));
+    }
     Ok(load::<GridConfig>(&Sources::of_process(Some(file)))?.value)
 }
 

@@ -7,16 +7,15 @@ use std::time::Duration;
 
 use springtide_actors::job::SCHEDULER;
 use springtide_actors::scheduler::{Drain, DrainError, DrainResult, GetStatus, Scheduler, Undrain};
-use springtide_cli::config::load;
 use springtide_cli::exit::Failed;
 use springtide_cli::format::seconds;
 use springtide_cli::talk::Talk;
-use springtide_runtime::config::{GridConfig, Sources, nearest};
+use springtide_runtime::config::nearest;
 use springtide_runtime::id::NodeId;
 use springtide_runtime::remote::Remote;
 use tokio::time::interval;
 
-use crate::operations::attach::{Attachment, attach};
+use crate::operations::attach::{Attachment, attach, grid_config};
 use crate::operations::signals::{Signals, word};
 
 /// Maximum time that jobs may need to release the nodes without a deadline.
@@ -45,7 +44,7 @@ pub struct DrainRequest<'a> {
 /// service.
 pub async fn drain(request: &DrainRequest<'_>, quiet: bool) -> Result<DrainResult, Failed> {
     let mut signals = Signals::take()?;
-    let config = load::<GridConfig>(&Sources::of_process(Some(request.file)))?.value;
+    let config = grid_config(request.file)?;
     let Attachment { endpoint, head, .. } = attach(request.file, &config).await?;
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
     let nodes: Vec<NodeId> = request.nodes.iter().map(|name| name.as_str().into()).collect();
@@ -96,7 +95,7 @@ pub async fn drain(request: &DrainRequest<'_>, quiet: bool) -> Result<DrainResul
 /// # Errors
 /// No grid is up, or it has no such node.
 pub async fn undrain(nodes: &[String], file: &Path) -> Result<(), Failed> {
-    let config = load::<GridConfig>(&Sources::of_process(Some(file)))?.value;
+    let config = grid_config(file)?;
     let Attachment { endpoint, head, .. } = attach(file, &config).await?;
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
     let nodes: Vec<NodeId> = nodes.iter().map(|name| name.as_str().into()).collect();

@@ -42,9 +42,10 @@ use tokio::time::{Instant, Interval, interval_at};
 use crate::operations::agree;
 use crate::operations::desk::{ArchiveReader, ArchiveSettings, ArchiveThread, JobArchive};
 use crate::operations::grid_files::{
-    Authority, HeadFile, LaunchPlan, absolute, ca_dir, make_private_dir, this_host,
+    Authority, HeadFile, LaunchPlan, absolute, ca_dir, make_private_dir, this_host, this_program,
 };
 use crate::operations::netconf::{self, Emulated};
+use crate::operations::reach::is_loopback_down;
 use crate::operations::site_files;
 
 /// Time that a node gets to end in order: its threads stop, its links close.
@@ -126,7 +127,11 @@ pub fn provider_for(
             };
             let provider =
                 provider.map_err(|error| Failed::usage(format!("cluster \"{name}\": {error}")))?;
-            Ok(Rc::new(provider))
+            // Without a path there, the hosts get this program.
+            Ok(Rc::new(match &cluster.program {
+                Some(_) => provider,
+                None => provider.copying(this_program()?),
+            }))
         }
         (ProviderKind::Slurm | ProviderKind::Batch, _, Some(section)) => {
             let batch = BatchCluster {
@@ -212,7 +217,7 @@ async fn launch(
     let identity = plan.authority.issue(&HEAD.into(), HEAD_CLUSTER, "head")?;
     let mut net = netconf::head_net(config, bind_of(config, dir));
     if let Some(advertise) = &config.head.advertise {
-        net.advertise = Some(netconf::resolve(advertise).await?);
+        net.advertise = Some(netconf::resolve(advertise.first()).await?);
     }
     let own = match plan.authority {
         // The store's lease is held, so that no other head counts.
@@ -221,6 +226,11 @@ async fn launch(
         Authority::Ephemeral(_) | Authority::Elsewhere => incarnation::only(),
     };
     let endpoint = match netconf::endpoint(net, &identity, own, network.as_ref()) {
+        Err(error) if bind_of(config, dir).ip().is_loopback() && is_loopback_down() => {
+            let text = "the loopback interface of this host is down: `ip link set lo up`";
+            let message = format!("{}: {text}", error.message);
+            return Err(Failed { message, ..error });
+        }
         // The default is an address outside all emulated networks.
         Err(error) if network.is_some() => {
             let message = format!("head.bind: {}", error.message);
@@ -529,6 +539,17 @@ pub fn keeping(config: &GridConfig, cluster: &ClusterSection) -> Option<FileServ
     Some(FileServerSettings { cluster: ClusterId::from(cluster.name.as_str()), dir, limits })
 }
 
+/// The addresses at which others reach the head: that of its endpoint, and the further ones of the
+/// config. Earlier versions read a single one only as a text.
+pub fn head_addresses(config: &GridConfig, head: SocketAddr) -> toml::Value {
+    let more = config.head.advertise.iter().flat_map(|all| all.all().iter().skip(1));
+    let more: Vec<String> = more.map(ToString::to_string).collect();
+    if more.is_empty() {
+        return head.to_string().into();
+    }
+    std::iter::once(head.to_string()).chain(more).collect::<Vec<_>>().into()
+}
+
 /// Writes the files of a node, and describes its start. The node finds the head at the first
 /// address, and its site at the second if that is elsewhere.
 pub fn request(
@@ -614,6 +635,10 @@ fn node_config(
             SocketAddr::new(netconf::emulated_address(network, node)?, config.net.bind.port());
         set(Some("net"), "bind", bind.to_string().into());
         set(Some("net"), "shape", text(absolute(shape)?)?.into());
+    } else {
+        let is_here = cluster.provider == ProviderKind::Local;
+        let bind = netconf::bind_towards(&config.net, head, is_here);
+        set(Some("net"), "bind", bind.to_string().into());
     }
     // A node needs only the links of its own cluster.
     let links = config.link.iter().filter(|link| link.other_end(cluster.name.as_str()).is_some());
@@ -624,7 +649,7 @@ fn node_config(
     set(None, "work", encode(&|| toml::Value::try_from(&config.work))?);
     set(Some("work"), "threads", i64::from(config.threads_of(cluster)).into());
     set(Some("head"), "name", HEAD.into());
-    set(Some("head"), "address", head.to_string().into());
+    set(Some("head"), "address", head_addresses(config, head));
     set(Some("identity"), "certificate", text(dir.join("node.pem"))?.into());
     set(Some("identity"), "key", text(dir.join("node.key"))?.into());
     set(Some("identity"), "ca", text(dir.join("ca.pem"))?.into());

@@ -171,8 +171,12 @@ pub fn program_name() -> String {
 
 /// The directory of the state of a grid with this config file.
 pub fn dir_of(file: &Path, config: &GridConfig) -> PathBuf {
-    let parent = file.parent().unwrap_or_else(|| Path::new(""));
-    parent.join(".springtide").join(config.grid.as_str())
+    state_dir(file).join(config.grid.as_str())
+}
+
+/// The directory of the state of all grids whose configs are in the directory of this one.
+pub fn state_dir(file: &Path) -> PathBuf {
+    file.parent().unwrap_or_else(|| Path::new("")).join(".springtide")
 }
 
 /// The authority's directory of a grid with this config.

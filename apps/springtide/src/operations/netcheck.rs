@@ -12,15 +12,14 @@ use springtide_actors::head::HEAD_CLUSTER;
 use springtide_actors::job::SCHEDULER;
 use springtide_actors::probe::{self, CheckPaths, PROBER, Paths, Prober};
 use springtide_actors::scheduler::{GetStatus, Scheduler};
-use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed};
-use springtide_runtime::config::{GridConfig, Sources};
+use springtide_runtime::config::GridConfig;
 use springtide_runtime::id::NodeId;
 use springtide_runtime::net::tls::Dates;
 use springtide_runtime::net::{Address, Buffers, Contact};
 use springtide_runtime::remote::Remote;
 
-use crate::operations::attach::{Attachment, attach};
+use crate::operations::attach::{Attachment, attach, grid_config};
 use crate::operations::grid_files;
 
 /// Timeout of a request to the scheduler.
@@ -56,7 +55,7 @@ pub struct Firewall {
 /// # Errors
 /// The head is unreachable, or a certificate is refused or outside its dates.
 pub async fn check(file: &Path, all_pairs: bool) -> Result<CheckResults, Failed> {
-    let config = load::<GridConfig>(&Sources::of_process(Some(file)))?.value;
+    let config = grid_config(file)?;
     // Before any connection: a certificate outside its dates explains why nothing is reachable.
     let certificates = certificates(file, &config)?;
     let Attachment { endpoint, head, address: at, .. } = attach(file, &config).await?;

@@ -3,7 +3,7 @@
 //! Independent of commands.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 #[cfg(target_os = "linux")]
 use std::path::PathBuf;
 
@@ -15,14 +15,15 @@ use springtide_actors::scheduler::manager::ManagerSettings;
 use springtide_cli::adaptation::{contradictions, refuse};
 use springtide_cli::exit::Failed;
 use springtide_runtime::config::{
-    BoundedInt, ClusterSection, ClusterSlotsSection, Congestion, GridConfig, LinkSection,
-    NetSection, NodeConfig, Provider, WorkSection,
+    BoundedInt, ClusterSection, ClusterSlotsSection, Congestion, GridConfig, HostPort, HostPorts,
+    LinkSection, NetSection, NodeConfig, Provider, WorkSection,
 };
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::NodeIdentity;
 use springtide_runtime::net::{self, LinkPolicy, NetConfig};
 use springtide_runtime::processors::Processors;
 
+use crate::operations::reach::first_answering;
 use crate::options::GridShape;
 
 fn congestion(choice: Congestion) -> net::Congestion {
@@ -357,11 +358,49 @@ fn start_nodes(
 ///
 /// # Errors
 /// The name is unknown, or has no address.
-pub async fn resolve(at: &springtide_runtime::config::HostPort) -> Result<SocketAddr, Failed> {
+pub async fn resolve(at: &HostPort) -> Result<SocketAddr, Failed> {
+    Ok(lookup(at).await?[0])
+}
+
+/// All addresses of a name, at least one.
+async fn lookup(at: &HostPort) -> Result<Vec<SocketAddr>, Failed> {
     let failed = |why: String| Failed::failure(format!("cannot find the head at {at}: {why}"));
     let found = tokio::net::lookup_host((at.host.as_str(), at.port)).await;
-    let mut found = found.map_err(|error| failed(error.to_string()))?;
-    found.next().ok_or_else(|| failed("the name has no address".to_owned()))
+    let found: Vec<_> = found.map_err(|error| failed(error.to_string()))?.collect();
+    if found.is_empty() { Err(failed("the name has no address".to_owned())) } else { Ok(found) }
+}
+
+/// The first of a process's addresses that answers; if none does, the first one.
+///
+/// # Errors
+/// No name has an address.
+pub async fn resolve_any(all: &HostPorts) -> Result<SocketAddr, Failed> {
+    let (mut found, mut unknown) = (Vec::new(), None);
+    for at in all.all() {
+        match lookup(at).await {
+            Ok(addresses) => found.extend(addresses),
+            Err(failed) => unknown = Some(failed),
+        }
+    }
+    let answering = first_answering(&found).await;
+    answering.ok_or_else(|| unknown.unwrap_or_else(|| Failed::failure("the head has no address")))
+}
+
+/// The address at which a process listens that is to reach the head. Where the config has the
+/// default, it is of the head's kind.
+pub fn bind_towards(section: &NetSection, head: SocketAddr, is_on_its_host: bool) -> SocketAddr {
+    let bind = section.bind;
+    let is_default = bind == SocketAddr::from(([127, 0, 0, 1], 0));
+    if !is_default || head.is_ipv4() || section.shape.is_some() {
+        return bind;
+    }
+    let own = is_on_its_host.then_some(head.ip()).filter(|ip| !ip.is_unspecified());
+    // A zone is that of the head's interface.
+    let scope = if let SocketAddr::V6(head) = head { head.scope_id() } else { 0 };
+    match own {
+        Some(IpAddr::V6(ip)) => SocketAddrV6::new(ip, 0, 0, scope).into(),
+        _ => SocketAddr::from((Ipv6Addr::LOCALHOST, 0)),
+    }
 }
 
 #[cfg(test)]
@@ -372,6 +411,34 @@ mod tests {
 
     use super::*;
     use crate::operations::grid_files;
+
+    /// Loopback is the first interface of Linux.
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn the_zone_of_an_address_is_an_interface() {
+        let at: HostPorts = serde_json::from_str("[\"[fe80::1%lo]:5\"]").unwrap();
+        let SocketAddr::V6(found) = resolve_any(&at).await.unwrap() else { panic!("{at:?}") };
+        assert_eq!((found.scope_id(), found.port()), (1, 5));
+    }
+
+    #[test]
+    fn nodes_listen_at_an_address_of_the_heads_kind() {
+        let section = |bind: &str| {
+            let text = format!("[net]\nbind = \"{bind}\"\n[[cluster]]\nname = \"a\"\n");
+            load::<GridConfig>(&Sources::of_text("grid.toml", &text)).unwrap().value.net
+        };
+        let default = section("127.0.0.1:0");
+        let near = |head: &str, here| bind_towards(&default, head.parse().unwrap(), here);
+        assert_eq!(near("127.0.0.1:5", true).to_string(), "127.0.0.1:0");
+        assert_eq!(near("[::1]:5", true).to_string(), "[::1]:0");
+        assert_eq!(near("[2001:db8::1]:5", true).to_string(), "[2001:db8::1]:0");
+        assert_eq!(near("[fe80::1%3]:5", true).to_string(), "[fe80::1%3]:0");
+        // Its host is known only when the node is there.
+        assert_eq!(near("[2001:db8::1]:5", false).to_string(), "[::1]:0");
+        let own = section("10.0.0.1:0");
+        let head = "[::1]:5".parse().unwrap();
+        assert_eq!(bind_towards(&own, head, true).to_string(), "10.0.0.1:0");
+    }
 
     #[test]
     fn a_batch_system_offers_slots_only_where_its_own_table_says_so() {

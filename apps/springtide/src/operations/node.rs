@@ -3,6 +3,7 @@
 //! Independent of the node's work.
 
 use std::io::Read;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use crate::operations::grid_files;
 use crate::operations::netconf;
 use crate::operations::node_state::OwnState;
 use crate::operations::notify::Notifier;
+use crate::operations::reach::diagnose;
 use crate::operations::signals::{Signals, word};
 
 /// Delay before an ordered restart; bounds the rate of a restart loop.
@@ -92,7 +94,7 @@ pub async fn run(
     let dir = config.identity.certificate.with_file_name("");
     let numbers = IncarnationCounter::of(&config, &dir)?;
     let incarnation = numbers.own;
-    let address = netconf::resolve(&config.head.address).await?;
+    let address = netconf::resolve_any(&config.head.address).await?;
     let head = Contact {
         node: NodeId::from(config.head.name.as_str()),
         cluster: ClusterId::from(HEAD_CLUSTER),
@@ -142,6 +144,7 @@ pub async fn run(
     };
     let network = netconf::emulated(&config.net)?;
     let net = netconf::node_net(&config);
+    let bind = net.bind.ip();
     let endpoint = netconf::endpoint(net, &identity, incarnation, network.as_ref())?;
     let node = RunningNode::start(endpoint, options, registry);
     let (end, ends) = mpsc::unbounded_channel();
@@ -150,6 +153,10 @@ pub async fn run(
     notifier.keep_alive();
     let who = format!("{}/{}", config.cluster, config.node);
     actix_rt::spawn(report_to_manager(notifier.clone(), who, is_registered.clone()));
+    // The way through an emulated network is not that of this host.
+    if network.is_none() {
+        actix_rt::spawn(explain_silence(bind, address, is_registered.clone()));
+    }
     if config.renew {
         actix_rt::spawn(write_health(config.clone(), is_registered));
     }
@@ -188,6 +195,11 @@ pub async fn run(
     tokio::time::sleep(RESTART_DELAY).await;
     Err(restart(next))
 }
+
+/// Time without a registration after which a node looks for the reason.
+const SILENCE: Duration = Duration::from_secs(1);
+/// Interval between later looks.
+const SILENCE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Interval at which a node looks at its memory.
 const MEMORY_INTERVAL: Duration = Duration::from_millis(100);
@@ -282,6 +294,23 @@ pub fn restart(incarnation: Option<Incarnation>) -> Failed {
     };
     let error = std::env::current_exe().map_or_else(|error| error, again);
     Failed::failure(format!("this process failed to restart: {error}; start it again"))
+}
+
+/// Logs why the head does not answer, before the site reports that this node has not registered.
+async fn explain_silence(bind: IpAddr, head: SocketAddr, mut is_registered: watch::Receiver<bool>) {
+    let mut said = None;
+    let mut wait = SILENCE;
+    loop {
+        let registered = is_registered.wait_for(|registered| *registered);
+        if tokio::time::timeout(wait, registered).await.is_ok() {
+            return; // or the node ends
+        }
+        let why = diagnose(bind, head).await;
+        if let Some(why) = why.as_ref().filter(|_| why != said) {
+            tracing::warn!("{why}");
+        }
+        (said, wait) = (why, SILENCE_INTERVAL);
+    }
 }
 
 /// Tells the service manager that the node is ready when it first registers, and its state after

@@ -31,11 +31,13 @@ use springtide_runtime::remote::{Remote, RemoteRequest};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep_until, timeout};
 
-use crate::operations::attach::{Attachment, attach};
+use crate::operations::attach::{Attachment, attach_within, grid_config};
 use crate::operations::film::{self, Video};
 use crate::operations::grid;
 use crate::operations::grid_files;
 use crate::operations::grid_files::{Authority, LaunchPlan};
+use crate::operations::life::HeadProcess;
+use crate::operations::locate::{self, FoundConfig};
 use crate::operations::netconf;
 use crate::operations::scratch::GridDir;
 use crate::operations::signals::Signals;
@@ -60,8 +62,10 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(8);
 ///
 /// # Errors
 /// The run failed before the job began, or was stopped without an outcome.
-pub async fn run(order: RunRequest) -> Result<(RunEnd, Exit), Failed> {
+pub async fn run(mut order: RunRequest) -> Result<(RunEnd, Exit), Failed> {
     let mut signals = Signals::take()?;
+    let was_named = order.args.config.is_some();
+    order.args.config = running_grid(&order.args)?;
     let over = |sources| order.args.apply_to(sources);
     let config = match &order.args.config {
         Some(file) => load::<GridConfig>(&over(Sources::of_process(Some(file))))?,
@@ -101,6 +105,9 @@ pub async fn run(order: RunRequest) -> Result<(RunEnd, Exit), Failed> {
         preliminary: None,
         json: order.args.json,
     };
+    if let Some(file) = order.args.config.as_ref().filter(|_| !was_named) {
+        watch.talk.say(&format!("on the grid of {}", file.display()));
+    }
     let ended = if order.args.sequential {
         solo::run(&order, &params, &mut watch).await
     } else if let Some(file) = &order.args.config {
@@ -166,6 +173,33 @@ pub async fn run(order: RunRequest) -> Result<(RunEnd, Exit), Failed> {
         let _ = out.finish(&ended.json());
     }
     ended
+}
+
+/// The config of the grid to run on; none for a grid of the run's own.
+///
+/// # Errors
+/// A grid is to be waited for, and no config names one; or the nearest one that has run is wrong.
+fn running_grid(args: &RunArgs) -> Result<Option<PathBuf>, Failed> {
+    let is_own =
+        args.clusters.is_some() || args.start.is_some() || args.sequential || args.files.is_some();
+    if args.config.is_some() || is_own {
+        return Ok(args.config.clone());
+    }
+    Ok(match locate::find() {
+        Some(FoundConfig::Named(file)) => Some(file),
+        Some(FoundConfig::Nearest(file)) if args.wait.is_some() => Some(file),
+        // A file of this name may be that of another program.
+        Some(FoundConfig::Nearest(file)) if locate::has_state(&file) => {
+            let dir = grid_files::dir_of(&file, &grid_config(&file)?);
+            matches!(HeadProcess::of(&dir)?, HeadProcess::Here(_)).then_some(file)
+        }
+        Some(FoundConfig::Nearest(_)) => None,
+        None if args.wait.is_some() => {
+            let message = "--wait: no config names a grid: give one with --config FILE";
+            return Err(Failed::usage(message));
+        }
+        None => None,
+    })
 }
 
 fn params(config: &GridConfig, args: &RunArgs) -> JobParams {
@@ -303,7 +337,12 @@ async fn attached(
     run: &str,
     watch: &mut RunWatcher<'_>,
 ) -> Result<(RunEnd, Exit), Failed> {
-    let attachment = attach(file, &config.value).await?;
+    // Signals and the time limit also end the wait for a grid.
+    let attachment = tokio::select! {
+        biased;
+        failed = watch.stopped() => return Err(failed),
+        attached = attach_within(file, &config.value, order.args.wait) => attached?,
+    };
     let Attachment { endpoint, links, news, head, crowded_hosts: crowded, .. } = attachment;
     watch.warn_crowded(&crowded);
     endpoint.recorder.record(Event::RunStarted {

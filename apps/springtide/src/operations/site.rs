@@ -40,7 +40,7 @@ const LEASE: &str = "site.lease";
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 async fn head_of(site: &SiteConfig) -> Result<(Contact, SocketAddr), Failed> {
-    let address = netconf::resolve(&site.head.address).await?;
+    let address = netconf::resolve_any(&site.head.address).await?;
     let contact = Contact {
         node: NodeId::from(site.head.name.as_str()),
         cluster: HEAD_CLUSTER.into(),
@@ -50,8 +50,9 @@ async fn head_of(site: &SiteConfig) -> Result<(Contact, SocketAddr), Failed> {
 }
 
 /// The network settings of a site process.
-fn net(config: &GridConfig, cluster: &ClusterSection) -> NetConfig {
+fn net(config: &GridConfig, cluster: &ClusterSection, head: SocketAddr) -> NetConfig {
     let mut net = netconf::net(&config.net);
+    net.bind = netconf::bind_towards(&config.net, head, false);
     if let Some(bind) = cluster.site_bind {
         (net.bind, net.ports, net.advertise) = (bind, None, None);
     }
@@ -130,7 +131,7 @@ pub async fn run(
     })?;
     let network = netconf::emulated(&config.net)?;
     let (head, head_at) = head_of(site).await?;
-    let net = prefer_last_port(net(config, cluster), &dir);
+    let net = prefer_last_port(net(config, cluster, head_at), &dir);
     // The lease is held, so that no other process counts.
     let own = incarnation::issue(&dir).map_err(Failed::failure)?;
     let endpoint = netconf::endpoint(net, &identity, own, network.as_ref())?;

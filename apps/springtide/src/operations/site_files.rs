@@ -22,6 +22,7 @@ use springtide_cli::outdir::write_file;
 use springtide_runtime::config::{ClusterSection, GridConfig, SiteConfig, Sources};
 use springtide_runtime::id::ClusterId;
 
+use super::grid::head_addresses;
 use super::grid_files::{LaunchPlan, absolute, make_private_dir};
 
 /// The config file of a cluster's site.
@@ -51,9 +52,10 @@ pub fn write(
     let level = plan.log_level.unwrap_or(plan.config.log.level);
     let text = format!(
         "config_version = 1\ncluster = \"{name}\"\n[head]\nname = \"{HEAD}\"\n\
-        address = \"{head}\"\n\
+        address = {}\n\
         [identity]\ncertificate = \"node.pem\"\nkey = \"node.key\"\nca = \"ca.pem\"\n\
         [log]\nlevel = \"{level}\"\nformat = \"{}\"\n",
+        head_addresses(plan.config, head),
         plan.config.log.format
     );
     // The program must be able to read the file that it writes.

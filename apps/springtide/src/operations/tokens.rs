@@ -11,16 +11,15 @@ use springtide_actors::enrol::{
     ReloadEnrolment, Token, TokenRole, TokenSpec, TokenState,
 };
 use springtide_actors::head::HEAD_CLUSTER;
-use springtide_cli::config::load;
 use springtide_cli::exit::Failed;
-use springtide_runtime::config::{GridConfig, Provider, SitePlace, Sources, nearest};
+use springtide_runtime::config::{GridConfig, Provider, SitePlace, nearest};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::join::{JoinToken, NewToken};
 use springtide_runtime::net::tls::{Ca, calendar};
 use springtide_runtime::private;
 use springtide_runtime::remote::Remote;
 
-use super::attach::{Attachment, attach};
+use super::attach::{Attachment, attach, grid_config};
 use super::grid_files::{HeadFile, ca_dir, check_authority, dir_of, program_name};
 
 /// Timeout of a request to the head.
@@ -42,7 +41,7 @@ impl GridTokens {
     /// # Errors
     /// The config is wrong.
     pub fn of(file: &Path) -> Result<Self, Failed> {
-        let config = load::<GridConfig>(&Sources::of_process(Some(file)))?.value;
+        let config = grid_config(file)?;
         let dir = dir_of(file, &config);
         if dir.exists() {
             private::check_dir(&dir)?;

@@ -22,6 +22,7 @@ use crate::operations::grid::{self, HeadCertificate};
 use crate::operations::grid_files;
 use crate::operations::grid_files::LaunchPlan;
 use crate::operations::gridlog::{GridLog, LogLimits};
+use crate::operations::locate::hint;
 use crate::operations::netconf;
 use crate::operations::notify::Notifier;
 use crate::operations::signals::{Signals, word};
@@ -41,10 +42,22 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// # Errors
 /// The grid cannot be started, or all its nodes are broken.
 pub async fn up(file: &Path, version: &'static str, global: &GlobalArgs) -> Result<(), Failed> {
+    let config = checked(file).await?;
+    stay(file, &config, version, global, &|| Ok(())).await
+}
+
+/// The config of a grid that can be started.
+///
+/// # Errors
+/// The config is missing, cannot be read, is wrong, or its values contradict each other.
+pub async fn checked(file: &Path) -> Result<Loaded<GridConfig>, Failed> {
+    if let Some(hint) = hint(file) {
+        return Err(Failed::usage(hint));
+    }
     let config = load::<GridConfig>(&Sources::of_process(Some(file)))?;
     netconf::check_adaptation(&config.value, &netconf::job_params(&config.value))?;
     aliases::check(&config).await?;
-    stay(file, &config, version, global, &|| Ok(())).await
+    Ok(config)
 }
 
 /// Writes the config of an ad-hoc grid of this shape into `dir` and starts the grid.
@@ -276,7 +289,7 @@ async fn end(head: Head, dir: &Path, superseded: bool) {
 }
 
 /// The commands that start the sites on other hosts.
-fn own_sites(config: &GridConfig, dir: &Path) -> Vec<String> {
+pub fn own_sites(config: &GridConfig, dir: &Path) -> Vec<String> {
     let own = config.cluster.iter().filter(|cluster| cluster.site == SitePlace::Own);
     let line = |cluster: &ClusterSection| {
         let file = site_files::file_of(dir, cluster.name.as_str());
@@ -290,7 +303,7 @@ fn own_sites(config: &GridConfig, dir: &Path) -> Vec<String> {
 }
 
 /// The state of the grid in a few lines.
-fn overview(status: &GridStatus) -> Vec<String> {
+pub fn overview(status: &GridStatus) -> Vec<String> {
     let mut lines = Vec::new();
     for (cluster, site) in &status.sites {
         if site.on_demand {

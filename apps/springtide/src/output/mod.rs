@@ -2,6 +2,7 @@
 
 pub mod files;
 pub mod jobs;
+pub mod life;
 #[cfg(target_os = "linux")]
 pub mod network;
 pub mod nodes;

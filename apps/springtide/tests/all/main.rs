@@ -22,6 +22,8 @@ mod jobs;
 #[cfg(target_os = "linux")]
 mod joined;
 #[cfg(target_os = "linux")]
+mod life;
+#[cfg(target_os = "linux")]
 mod live;
 mod malleable;
 #[cfg(target_os = "linux")]

@@ -58,6 +58,7 @@ use super::{Read, ReadArgs, read};
 use crate::operations::agree::now;
 use crate::operations::attach::{Attachment, attach, grid_config};
 use crate::operations::grid_files;
+use crate::operations::locate::default_config;
 use crate::operations::signals::{Signals, word};
 use crate::options::GlobalArgs;
 use crate::output::print_early_failure;
@@ -76,8 +77,9 @@ pub struct RunArgs {
     /// The workflow: WfFormat (JSON), DAX (XML), Pegasus 5 (YAML), DOT, or Springtide's own (TOML)
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
-    /// The config of a grid that is up
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// The config of a grid that is up [default: the nearest grid.toml]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          default_value_os_t = default_config(), hide_default_value = true)]
     pub config: PathBuf,
     /// Reserve nothing, and use free processors
     #[arg(long, conflicts_with_all = ["alpha", "deadline", "budget"])]

@@ -7,7 +7,8 @@ use std::fmt::Write;
 use clap::{Arg, Command};
 use springtide_runtime::config::{
     GridConfig, JobsConfig, KeyDescription, KeyFallback, LinksConfig, NodeConfig, ProfileConfig,
-    ScenarioConfig, SiteConfig, TopologyConfig, WorkloadConfig, describe,
+    SSH_DIRECTIVES, ScenarioConfig, SiteConfig, SshTreatment, TopologyConfig, WorkloadConfig,
+    describe,
 };
 use springtide_runtime::event::Event;
 
@@ -95,7 +96,33 @@ pub fn pages(command: &Command) -> Vec<(&'static str, String)> {
     all.push(("events.md", events()));
     all.push(("metrics.md", metrics_page()));
     all.push(("exit-codes.md", exit_codes(command)));
+    all.push(("ssh.md", ssh_page()));
     all
+}
+
+/// What connections do with each directive of ssh's configuration.
+fn ssh_page() -> String {
+    let mut out = format!(
+        "# Directives of ssh\n\n{NOTE}The provider `ssh` starts nodes over unattended connections. \
+        They use the user's configuration of ssh, except what would ask a question, open \
+        something, or run another command. A grid's config cannot set what is overridden. An \
+        option is passed only to a version of OpenSSH that knows it.\n\n\
+        | directive | treatment | reason |\n| --- | --- | --- |\n"
+    );
+    for directive in SSH_DIRECTIVES {
+        let treatment = match directive.treatment {
+            SshTreatment::Overridden(value) => format!("overridden: `{value}`"),
+            SshTreatment::ClearedBy(other) => format!("overridden by {other}"),
+            SshTreatment::Preset => "overridden, unless the grid's config sets it".to_owned(),
+            SshTreatment::Honoured => "honoured".to_owned(),
+            SshTreatment::Harmless => "harmless".to_owned(),
+        };
+        let since = directive
+            .since
+            .map_or_else(String::new, |(major, minor)| format!(" (since OpenSSH {major}.{minor})"));
+        let _ = writeln!(out, "| {}{since} | {treatment} | {} |", directive.name, directive.reason);
+    }
+    out
 }
 
 /// Text for a cell of a table.
@@ -188,6 +215,7 @@ fn type_words(key: &KeyDescription) -> String {
         "PathBuf" => "path",
         "SocketAddr" => "address and port",
         "HostPort" => "host and port",
+        "HostPorts" => "host and port, or a list of them",
         "Ports" => "two ports",
         "Pair" => "two names",
         "Subnet" => "network",

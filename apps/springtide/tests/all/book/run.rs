@@ -85,14 +85,24 @@ pub fn page(page: &Page) -> Result<(), String> {
     let logs = tempfile::tempdir().expect("a directory");
     // Ended in reverse order of their starts.
     let mut meanwhile: Vec<BackgroundCommand> = Vec::new();
+    // Configs of grids without a terminal, which outlive their command.
+    let mut detached: Vec<&str> = Vec::new();
     let mut done = Ok(());
     'page: for part in &page.parts {
         match part {
             PageBlock::File { name: Some(name), text, .. } => {
-                std::fs::write(dir.path().join(name), text).expect("a file");
+                let file = dir.path().join(name);
+                std::fs::create_dir_all(file.parent().expect("a file has a directory"))
+                    .expect("a directory");
+                std::fs::write(file, text).expect("a file");
             }
             PageBlock::Console { run: true, commands, .. } => {
                 for page_command in commands {
+                    if page_command.line.contains(" --detach") {
+                        let mut words = page_command.line.split(' ');
+                        let config = words.find(|word| word.ends_with(".toml"));
+                        detached.push(config.unwrap_or("grid.toml"));
+                    }
                     let out = logs.path().join(format!("{}.log", page_command.at));
                     done = command(page_command, dir.path(), &out, &mut meanwhile);
                     if let Err(error) = &mut done {
@@ -110,6 +120,11 @@ pub fn page(page: &Page) -> Result<(), String> {
         }
     }
     while meanwhile.pop().is_some() {}
+    for config in detached {
+        let line = format!("springtide down --force --config {config}");
+        let ended = BackgroundCommand::start(&line, dir.path(), &logs.path().join("down"));
+        ended.expect("sh starts").wait(LIMIT);
+    }
     done
 }
 
