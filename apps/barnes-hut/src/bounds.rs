@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use springtide_runtime::work::ParallelLoops;
 
 use crate::exact::ExactSum;
-use crate::loops::BODIES;
+use crate::loops::BODIES_PER_PIECE;
 use crate::shared::power_of_two_at_least;
 
 /// The approximate number of bodies in the mean.
@@ -40,7 +40,7 @@ impl CubeBounds {
         position: &[[f64; 3]],
     ) -> Result<Self, L::Stop> {
         let stride = stride(position.len());
-        let pieces = loops.parallel_map(0..position.len(), BODIES, |piece| {
+        let pieces = loops.parallel_map(0..position.len(), BODIES_PER_PIECE, |piece| {
             let first = stride.map(|stride| piece.start.next_multiple_of(stride));
             let rest = first.and_then(|first| position.get(first..piece.end)).unwrap_or_default();
             Self::of(&position[piece], rest.iter().step_by(stride.unwrap_or(1)))

@@ -27,7 +27,7 @@ use crate::picture::Camera;
 use crate::rungs::Rungs;
 use crate::shared::{Positions, PositionsChange, Setup};
 use crate::simulate::{self, InitialQuantities, Simulation, StepReport};
-use crate::tree::TreeRoom;
+use crate::tree::TreeScratch;
 use crate::{calibrate, check, forces, gadget, generate, read, write};
 
 use substep::Substep;
@@ -356,22 +356,24 @@ impl BarnesHut {
         }
         let setup = cx.put(0, setup)?;
         let mut publisher = Publisher::new(self.broadcast);
-        let (clock, mut room) = (PhaseClock::start(cx), TreeRoom::default());
+        let (clock, mut scratch) = (PhaseClock::start(cx), TreeScratch::default());
         loop {
             let next = simulation.positions(&clock)?;
             clock.lap("integrate");
             let positions = publisher.publish(cx, next)?;
             clock.lap("exchange");
             if !simulation.wants_all() {
-                self.substep(cx, (&clock, &mut room), &mut simulation, setup, positions)?;
+                self.substep(cx, (&clock, &mut scratch), &mut simulation, setup, positions)?;
                 simulation.advance(&clock)?;
                 continue;
             }
             let mut report =
-                self.forces(cx, (&clock, &mut room), &mut simulation, setup, positions)?;
+                self.forces(cx, (&clock, &mut scratch), &mut simulation, setup, positions)?;
             let step = report.step;
             if due(self.check_forces, step) {
-                report.force_error = self.force_error(cx, &simulation, setup, positions)?;
+                clock.lap("integrate");
+                report.force_error = self.force_error(cx, &clock, &simulation, setup, positions)?;
+                clock.lap("check");
             }
             clock.lap("integrate");
             history.push(report);
@@ -407,6 +409,7 @@ impl BarnesHut {
                     first: simulation.first(),
                     rungs: simulation.rungs().map(Cow::Borrowed),
                 })?;
+                clock.lap("checkpoint");
             }
         }
     }
@@ -414,14 +417,15 @@ impl BarnesHut {
     fn forces(
         &self,
         cx: &Context,
-        (clock, room): (&PhaseClock<'_, '_>, &mut TreeRoom),
+        (clock, scratch): (&PhaseClock<'_, '_>, &mut TreeScratch),
         simulation: &mut Simulation,
         setup: Version,
         positions: Version,
     ) -> Result<StepReport, Stop> {
         let shared = cx.get::<Positions>(0, positions)?;
         let constants = cx.get::<Setup>(0, setup)?;
-        let tree = shared.tree_by(cx, &constants, (clock, room), &mut |stage| clock.lap(stage))?;
+        let tree =
+            shared.tree_by(cx, &constants, (clock, scratch), &mut |stage| clock.lap(stage))?;
         let last_group = u32::try_from(tree.groups())?;
         let bodies = u32::try_from(tree.bodies(0..tree.groups()).len())?;
         let grain = self.grain;
@@ -436,14 +440,15 @@ impl BarnesHut {
     fn substep(
         &self,
         cx: &Context,
-        (clock, room): (&PhaseClock<'_, '_>, &mut TreeRoom),
+        (clock, scratch): (&PhaseClock<'_, '_>, &mut TreeScratch),
         simulation: &mut Simulation,
         setup: Version,
         positions: Version,
     ) -> Result<(), Stop> {
         let shared = cx.get::<Positions>(0, positions)?;
         let constants = cx.get::<Setup>(0, setup)?;
-        let tree = shared.tree_by(cx, &constants, (clock, room), &mut |stage| clock.lap(stage))?;
+        let tree =
+            shared.tree_by(cx, &constants, (clock, scratch), &mut |stage| clock.lap(stage))?;
         let groups = simulation.active_groups(tree);
         let each = |group: &u32| tree.bodies(*group as usize..*group as usize + 1).len();
         let bodies = u32::try_from(groups.iter().map(each).sum::<usize>())?;
@@ -459,6 +464,7 @@ impl BarnesHut {
     fn force_error(
         &self,
         cx: &Context,
+        clock: &PhaseClock<'_, '_>,
         simulation: &Simulation,
         setup: Version,
         positions: Version,
@@ -467,7 +473,7 @@ impl BarnesHut {
         let sample = check::sample(count, self.check_bodies as usize, self.seed);
         let (bodies, grain) = (u32::try_from(count)?, self.grain);
         let task = AccelerationSums { sample: sample.clone(), bodies, grain, setup, positions };
-        let sums: Vec<u8> = cx.call(task)?.0.into_iter().flatten().collect();
+        let sums: Vec<u8> = clock.call(task)?.0.into_iter().flatten().collect();
         let shared = cx.get::<Positions>(0, positions)?;
         Ok(simulation.force_error(&shared, &sample, &sums))
     }

@@ -7,7 +7,7 @@ use springtide_runtime::work::{ParallelLoops, Sequential};
 use crate::simulate::SimulationError;
 
 /// The number of bodies of a loop's piece: some 10 us of the cheapest work on them.
-pub(crate) const BODIES: usize = 4096;
+pub(crate) const BODIES_PER_PIECE: usize = 4096;
 
 /// Loops that a simulation may stop with its own errors.
 pub trait Loops: ParallelLoops<Stop: From<SimulationError>> {}

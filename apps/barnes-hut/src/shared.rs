@@ -14,9 +14,9 @@ use springtide_runtime::work::{BuiltOnce, Context, ParallelLoops, Sequential, St
 use crate::bodies::Bodies;
 use crate::bounds::CubeBounds;
 use crate::delta::{self, BEFORE, BODY, Delta, Malformed, PositionFrame};
-use crate::loops::BODIES;
+use crate::loops::BODIES_PER_PIECE;
 use crate::options::CellExpansion;
-use crate::tree::{BodyTree, TreeRoom};
+use crate::tree::{BodyTree, TreeScratch};
 
 /// The constants of a run: the computation of forces, and the masses. Published once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -177,7 +177,7 @@ impl Positions {
         softening: f64,
     ) -> Result<Self, L::Stop> {
         let (centre, side) = CubeBounds::of_all(loops, position)?.cube(softening);
-        let inside: Vec<[[u8; 4]; 3]> = collect(loops, position.len(), BODIES, |body| {
+        let inside: Vec<[[u8; 4]; 3]> = collect(loops, position.len(), BODIES_PER_PIECE, |body| {
             let place = &position[body];
             [0, 1, 2].map(|axis| (((place[axis] - centre[axis]) / side) as f32).to_le_bytes())
         })?;
@@ -294,11 +294,11 @@ impl Positions {
         &self,
         cx: &Context<'_>,
         setup: &Setup,
-        (loops, room): (&impl ParallelLoops<Stop = Stop>, &mut TreeRoom),
+        (loops, scratch): (&impl ParallelLoops<Stop = Stop>, &mut TreeScratch),
         lap: &mut dyn FnMut(&'static str),
     ) -> Result<&BodyTree, Stop> {
         self.check(setup)?;
-        self.tree.get_or_build(cx, || BodyTree::build_in_stages(loops, self, setup, room, lap))
+        self.tree.get_or_build(cx, || BodyTree::build_in_stages(loops, self, setup, scratch, lap))
     }
 
     /// As [`tree_by`](Self::tree_by), with the loops of the task.
@@ -306,7 +306,7 @@ impl Positions {
     /// # Errors
     /// As [`tree_by`](Self::tree_by).
     pub(crate) fn tree_in(&self, cx: &Context<'_>, setup: &Setup) -> Result<&BodyTree, Stop> {
-        self.tree_by(cx, setup, (cx, &mut TreeRoom::default()), &mut |_| {})
+        self.tree_by(cx, setup, (cx, &mut TreeScratch::default()), &mut |_| {})
     }
 
     fn check(&self, setup: &Setup) -> Result<(), TreeError> {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::bodies::{Bodies, Motion, first_not_finite, length};
 use crate::check::{self, ForceError};
 use crate::forces::{self, BYTES_A_BODY};
-use crate::loops::{BODIES, Loops, OneThread};
+use crate::loops::{BODIES_PER_PIECE, Loops, OneThread};
 use crate::rungs::Rungs;
 use crate::shared::{Positions, Setup};
 use crate::tree::BodyTree;
@@ -68,8 +68,8 @@ pub struct InitialQuantities {
 }
 
 impl InitialQuantities {
-    /// The values of [`Report::energy_error`] and [`Report::angular_momentum_error`] for these
-    /// quantities.
+    /// The values of [`StepReport::energy_error`] and [`StepReport::angular_momentum_error`] for
+    /// these quantities.
     pub(crate) fn errors(&self, energy: f64, angular_momentum: [f64; 3]) -> [f64; 2] {
         let or_one = |scale: f64| if scale == 0.0 { 1.0 } else { scale.abs() };
         let off = [0, 1, 2].map(|k| angular_momentum[k] - self.angular_momentum[k]);
@@ -92,12 +92,12 @@ pub struct Simulation {
     rungs: Option<Rungs>,
     /// Forces computed since the base step began.
     forces: u64,
-    room: AcceptRoom,
+    scratch: ForceScratch,
 }
 
 /// Memory in which each step's forces are accepted.
 #[derive(Debug, Default)]
-struct AcceptRoom {
+struct ForceScratch {
     /// The rows of all pieces side by side, so that they are found by their index.
     rows: Vec<[u8; BYTES_A_BODY]>,
     /// The index of each body in the tree's order.
@@ -158,7 +158,7 @@ impl Simulation {
             report,
             rungs: None,
             forces: 0,
-            room: AcceptRoom::default(),
+            scratch: ForceScratch::default(),
         }
     }
 
@@ -251,12 +251,12 @@ impl Simulation {
         let part = |body: usize| rungs.as_ref().map_or(1.0, |rungs| rungs.part(body));
         let Bodies { position, velocity, .. } = bodies;
         let mut chunks: Vec<_> = position
-            .chunks_mut(BODIES)
-            .zip(velocity.chunks_mut(BODIES))
+            .chunks_mut(BODIES_PER_PIECE)
+            .zip(velocity.chunks_mut(BODIES_PER_PIECE))
             .map(|(position, velocity)| (position, velocity, None))
             .collect();
         loops.parallel_chunks(&mut chunks, 1, |chunk, chunks| {
-            let first = chunk * BODIES;
+            let first = chunk * BODIES_PER_PIECE;
             for (position, velocity, not_finite) in chunks {
                 for (at, (x, v)) in position.iter_mut().zip(&mut **velocity).enumerate() {
                     if begins {
@@ -326,7 +326,7 @@ impl Simulation {
         self.choose_rungs();
         self.kick_active(loops)?;
         let Bodies { position, velocity, .. } = &self.bodies;
-        let found = loops.parallel_map(0..position.len(), BODIES, |piece| {
+        let found = loops.parallel_map(0..position.len(), BODIES_PER_PIECE, |piece| {
             let found = first_not_finite(&position[piece.clone()], &velocity[piece.clone()]);
             found.map(|body| piece.start + body)
         })?;
@@ -365,7 +365,7 @@ impl Simulation {
         let order = forces.tree.order();
         forces.check(order.len(), self.bodies.len())?;
         let [acceleration_unit, potential_unit] = self.units(at);
-        let AcceptRoom { rows, places } = &mut self.room;
+        let ForceScratch { rows, places } = &mut self.scratch;
         rows.resize(order.len(), [0; BYTES_A_BODY]);
         places.resize_with(order.len(), AtomicU32::default);
         let mut rest = &mut rows[..];
@@ -379,7 +379,7 @@ impl Simulation {
             copies.iter_mut().for_each(|(from, to)| to.copy_from_slice(from));
         })?;
         let (rows, places) = (&*rows, &*places);
-        loops.parallel_for(0..order.len(), BODIES, |piece| {
+        loops.parallel_for(0..order.len(), BODIES_PER_PIECE, |piece| {
             for (body, at) in order[piece.clone()].iter().zip(piece) {
                 places[*body as usize].store(at as u32, Ordering::Relaxed);
             }
@@ -397,13 +397,13 @@ impl Simulation {
         let (position, mass) = (&*position, &*mass);
         let mut chunks: Vec<_> = self
             .acceleration
-            .chunks_mut(BODIES)
-            .zip(velocity.chunks_mut(BODIES))
+            .chunks_mut(BODIES_PER_PIECE)
+            .zip(velocity.chunks_mut(BODIES_PER_PIECE))
             .map(|(acceleration, velocity)| (acceleration, velocity, ChunkSums::default()))
             .collect();
         loops.parallel_chunks(&mut chunks, 1, |chunk, chunks| {
             for (acceleration, velocity, sums) in chunks {
-                let first = chunk * BODIES;
+                let first = chunk * BODIES_PER_PIECE;
                 // A loop of its own: rows lie anywhere, and a short loop waits for many at once.
                 for (a, body) in acceleration.iter_mut().zip(first..) {
                     let place = places[body].load(Ordering::Relaxed);
@@ -482,7 +482,7 @@ impl Simulation {
     /// Half of a kick for each body whose step begins or ends now, with block time steps.
     fn kick_active<L: Loops>(&mut self, loops: &L) -> Result<(), L::Stop> {
         let Self { bodies, acceleration, dt, rungs: Some(rungs), .. } = self else { return Ok(()) };
-        loops.parallel_chunks(&mut bodies.velocity, BODIES, |first, velocity| {
+        loops.parallel_chunks(&mut bodies.velocity, BODIES_PER_PIECE, |first, velocity| {
             for (body, v) in (first..).zip(velocity) {
                 if rungs.is_active(body) {
                     kick(v, &acceleration[body], half(rungs.part(body), *dt));

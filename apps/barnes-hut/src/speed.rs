@@ -9,7 +9,7 @@ use crate::forces::Lists;
 use crate::kernel::{Kernel, LANES, Quad, Rule};
 use crate::options::CellExpansion;
 use crate::shared::{Positions, Setup};
-use crate::tree::{BodyTree, TreeRoom};
+use crate::tree::{BodyTree, TreeScratch};
 
 /// Interactions of all bodies: the number of pairs of a body and a list's entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,8 +24,8 @@ pub struct Interactions {
 
 /// Builds a tree and drops it; calls `lap` with each stage's name at its end.
 pub fn tree(positions: &Positions, setup: &Setup, lap: &mut dyn FnMut(&'static str)) -> BodyTree {
-    let mut room = TreeRoom::default();
-    let Ok(tree) = BodyTree::build_in_stages(&Sequential, positions, setup, &mut room, lap);
+    let mut scratch = TreeScratch::default();
+    let Ok(tree) = BodyTree::build_in_stages(&Sequential, positions, setup, &mut scratch, lap);
     tree
 }
 

@@ -6,25 +6,27 @@
 
 use std::convert::Infallible;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A party that runs the iterations of loops, on one or several threads of this process.
+/// Runs the iterations of loops on one or several threads of this process.
 pub trait ParallelLoops {
     /// The reason why a loop ends early.
     type Stop;
 
-    /// Calls `body` once for each piece of the range, possibly at once on several threads. Pieces
-    /// start at multiples of `grain` from the range's start, and have that length but for the last
-    /// one.
+    /// Calls `body` once for each piece of the range, possibly on several threads concurrently.
+    /// Pieces start at multiples of `grain` from the range's start, and have that length; the last
+    /// one may be shorter.
     ///
     /// A piece should take at least some 10 us: each costs some 50 ns, and a wake-up of a sleeping
     /// thread some microseconds. A grain of 0 counts as 1.
     ///
     /// # Errors
-    /// The loop must stop. Some pieces have not run then, and none runs any more.
+    /// The loop was stopped, for example because its task was halted. Some pieces have not run
+    /// then, and no further piece starts.
     ///
     /// # Panics
-    /// If `body` panics.
+    /// If `body` panics on the calling thread. A panic on another thread is a panic or an error, as
+    /// the implementation defines.
     fn parallel_for(
         &self,
         range: Range<usize>,
@@ -39,7 +41,7 @@ pub trait ParallelLoops {
     /// As [`parallel_for`](Self::parallel_for).
     ///
     /// # Panics
-    /// If `map` panics.
+    /// As [`parallel_for`](Self::parallel_for), for `map`.
     fn parallel_map<R: Send>(
         &self,
         range: Range<usize>,
@@ -60,13 +62,14 @@ pub trait ParallelLoops {
         Ok(results.into_iter().map(taken).collect())
     }
 
-    /// Calls `change` once for each piece of `grain` items, with the index of its first item.
+    /// Calls `change` once for each piece of `grain` items, of which the last may be shorter, with
+    /// the index of its first item; possibly on several threads concurrently.
     ///
     /// # Errors
     /// As [`parallel_for`](Self::parallel_for).
     ///
     /// # Panics
-    /// If `change` panics.
+    /// As [`parallel_for`](Self::parallel_for), for `change`.
     fn parallel_chunks<T: Send>(
         &self,
         items: &mut [T],
@@ -82,14 +85,15 @@ pub trait ParallelLoops {
     }
 
     /// Replaces each item by the sum of itself and all items before it, and returns the sum of all
-    /// items. `add` must be associative; the result depends on `grain` if it is so only nearly, as
-    /// the addition of floating-point numbers is.
+    /// items. `add` must be associative, and `zero` its neutral element. The addition of
+    /// floating-point numbers is only nearly associative. The result then depends on `grain`, but
+    /// not on the number of threads.
     ///
     /// # Errors
     /// As [`parallel_for`](Self::parallel_for).
     ///
     /// # Panics
-    /// If `add` panics.
+    /// As [`parallel_for`](Self::parallel_for), for `add`.
     fn scan<T: Copy + Send + Sync>(
         &self,
         items: &mut [T],
@@ -121,7 +125,7 @@ pub trait ParallelLoops {
 }
 
 /// A panic that poisons a lock ends the loop, so the value under the lock is not used.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

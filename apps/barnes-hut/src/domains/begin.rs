@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use springtide_runtime::work::Sequential;
 
-use super::interval::{motion, next_sort};
+use super::interval::{next_sort, summed_motion};
 use super::rekey::inside;
 use super::state::{Common, Domain};
 use crate::bodies::Bodies;
@@ -56,7 +56,7 @@ impl Begin {
             sorted_again: 0,
         };
         let velocity: Vec<_> = keys.iter().map(|(_, i)| bodies.velocity[*i as usize]).collect();
-        let moved = motion(&common.infos, &velocity, (side, job.time_step()), &setup);
+        let moved = summed_motion(&common.infos, &velocity, (side, job.time_step()), &setup);
         let sorted_again = next_sort(job, 0, moved, common.bodies);
         Self { bodies, common: Common { sorted_again, ..common }, keys }
     }

@@ -14,21 +14,21 @@ use crate::partial::BlockInfo;
 use crate::shared::Setup;
 use crate::tree::agreeing;
 
-/// The mean distance that bodies may move between two sorts, in sizes of their leaves. With it, a
-/// Plummer sphere of a million bodies is sorted in each step of 1/64, and in about every eighth of
-/// 1/1024.
+/// The mean distance that bodies may move between two sorts, in sizes of their leaves. A Plummer
+/// sphere of a million bodies is then sorted in every step of length 1/64. With steps of 1/1024, it
+/// is sorted in about every fifth.
 const MOVED_MAX: f64 = 0.1;
 
 /// The maximum number of steps between two sorts.
 const STEPS_MAX: u64 = 32;
 
-/// One leaf's size in units of [`motion`].
+/// One leaf's size in units of [`summed_motion`].
 const LEAF: f64 = (1 << 20) as f64;
 
 /// The sum of the distances that the bodies of these blocks move in a step, in parts of their
 /// leaves' sizes; a body counts as one leaf's size at most. `side` is the side of the box that the
 /// blocks' keys divide.
-pub(super) fn motion(
+pub(super) fn summed_motion(
     infos: &[BlockInfo],
     velocity: &[[f64; 3]],
     (side, dt): (f64, f64),
@@ -52,8 +52,9 @@ pub(super) fn motion(
     sum
 }
 
-/// The number of steps that cells keep this number of bodies with this [`motion`], at least one.
-pub(super) fn steps(motion: u64, bodies: u64) -> u64 {
+/// The number of steps, at least one, that cells keep this number of bodies with this
+/// [`summed_motion`].
+pub(super) fn steps_until_sort(motion: u64, bodies: u64) -> u64 {
     let mean = motion as f64 / LEAF / (bodies as f64).max(1.0);
     // The cast saturates, also for no motion.
     ((MOVED_MAX / mean) as u64).clamp(1, STEPS_MAX)
@@ -64,7 +65,7 @@ pub(super) fn next_sort(job: &BarnesHut, step: u64, motion: u64, bodies: u64) ->
     match job.rekey_every {
         Some(0) => u64::MAX,
         Some(every) => (step / every + 1).saturating_mul(every),
-        None => step + steps(motion, bodies),
+        None => step + steps_until_sort(motion, bodies),
     }
 }
 
@@ -85,14 +86,14 @@ mod tests {
         let keys = sorted_pairs(&keys);
         let infos = blocks(&keys, &setup, 1.0);
         let velocity: Vec<_> = keys.iter().map(|(_, i)| bodies.velocity[*i as usize]).collect();
-        let whole = motion(&infos, &velocity, (side, dt), &setup);
+        let whole = summed_motion(&infos, &velocity, (side, dt), &setup);
         // Processes with parts of the blocks find the same sum.
         let middle = infos.len() / 2;
         let first: usize = infos[..middle].iter().map(|info| info.bodies as usize).sum();
-        let parts = motion(&infos[..middle], &velocity[..first], (side, dt), &setup)
-            + motion(&infos[middle..], &velocity[first..], (side, dt), &setup);
+        let parts = summed_motion(&infos[..middle], &velocity[..first], (side, dt), &setup)
+            + summed_motion(&infos[middle..], &velocity[first..], (side, dt), &setup);
         assert_eq!(parts, whole);
-        steps(whole, count as u64)
+        steps_until_sort(whole, count as u64)
     }
 
     #[test]
@@ -102,6 +103,6 @@ mod tests {
         assert!(coarse < fine, "{coarse} and {fine}");
         assert!(of_plummer(1000, 1.0 / 64.0) >= coarse);
         assert_eq!(of_plummer(1000, 1e3), 1);
-        assert_eq!((steps(0, 10), steps(0, 0)), (STEPS_MAX, STEPS_MAX));
+        assert_eq!((steps_until_sort(0, 10), steps_until_sort(0, 0)), (STEPS_MAX, STEPS_MAX));
     }
 }

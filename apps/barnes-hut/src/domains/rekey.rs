@@ -13,7 +13,7 @@ use serde_bytes::ByteBuf;
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::Stop;
 
-use super::interval::{motion, next_sort};
+use super::interval::{next_sort, summed_motion};
 use super::layout::{Layout, of_slot, slot_with};
 use super::state::{Common, Domain, State, Unsound};
 use super::{MOVED, Units, ahead, drifted};
@@ -44,7 +44,7 @@ pub(crate) fn rekey(
     let own = CubeBounds::of_some(&state.domain.position, numbers, state.common.bodies);
     let own_blocks = &state.common.infos[of_slot(&state.cuts, slot)];
     let scales = (state.common.side, job.time_step());
-    let moved = motion(own_blocks, &state.domain.velocity, scales, setup);
+    let moved = summed_motion(own_blocks, &state.domain.velocity, scales, setup);
     let all = comm.all_gather(&(own, moved))?.into_iter().reduce(|mut all, other| {
         all.0.merge(&other.0);
         all.1 += other.1;

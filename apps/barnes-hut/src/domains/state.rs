@@ -20,7 +20,7 @@ use crate::partial::{BlockInfo, Subscriber, bodies_of};
 use crate::picture::Camera;
 use crate::shared::Setup;
 use crate::simulate::InitialQuantities;
-use crate::tree::{CellSums, SortRoom, Sorted, sort};
+use crate::tree::{CellSums, SortScratch, Sorted, sort};
 
 /// What came from another process is not what it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -197,8 +197,8 @@ impl Domain {
             return self;
         }
         let keys: Vec<u64> = self.keys.iter().map(|(key, _)| *key).collect();
-        let mut room = SortRoom::default();
-        let Ok(Sorted { mut order, prefixes }) = sort(&Sequential, &keys, &mut room);
+        let mut scratch = SortScratch::default();
+        let Ok(Sorted { mut order, prefixes }) = sort(&Sequential, &keys, &mut scratch);
         let mut rest = &mut order[..];
         for same in prefixes.chunk_by(|a, b| a == b) {
             let (order, others) = std::mem::take(&mut rest).split_at_mut(same.len());

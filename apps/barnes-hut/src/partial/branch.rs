@@ -73,7 +73,7 @@ impl Branch {
         tops.into_iter().peekable()
     }
 
-    /// The sums of the whole root, as [`Sums::row`] has them, from sums of blocks that start at
+    /// The sums of the whole root, as [`CellSums::row`] has them, from sums of blocks that start at
     /// `first`.
     pub(crate) fn sums_of(
         &self,
@@ -118,7 +118,7 @@ impl Branch {
         self.points.len()
     }
 
-    /// Appends the sums of the whole root, as [`Sums::row`] has them.
+    /// Appends the sums of the whole root, as [`CellSums::row`] has them.
     pub(crate) fn sums(&self, to: &mut Vec<f32>) {
         self.sums.row(0, to);
     }

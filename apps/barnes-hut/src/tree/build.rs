@@ -44,7 +44,7 @@ pub(crate) struct Builder {
 }
 
 /// The number of cells of a loop's piece.
-pub(super) const CELLS: usize = 512;
+pub(super) const CELLS_PER_PIECE: usize = 512;
 
 /// The most bodies of leaves, groups and blocks.
 #[derive(Clone, Copy)]
@@ -97,7 +97,7 @@ impl Builder {
             }
             builder.generations.push(above.end);
             let (links, levels) = (&builder.cells.links, &builder.levels);
-            let below = loops.parallel_map(above.clone(), CELLS, |cells| {
+            let below = loops.parallel_map(above.clone(), CELLS_PER_PIECE, |cells| {
                 NewCells::below(keys, limits, &links[cells.clone()], &levels[cells])
             })?;
             let mut at = above.start;

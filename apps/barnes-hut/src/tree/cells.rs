@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use springtide_runtime::work::ParallelLoops;
 
-use super::build::CELLS;
+use super::build::CELLS_PER_PIECE;
 use super::sums::CellSums;
 use super::value::{CellNumbers, CellProperties};
 use crate::kernel::{Balls, LANES, Quad};
@@ -64,7 +64,7 @@ impl Cells {
         Balls { middle: [x, y, z], radius_squared, least_squared, scale }
     }
 
-    /// The value of a cell: see [`Value`].
+    /// The value of a cell: see [`CellProperties`].
     pub(crate) fn value(&self, cell: usize) -> CellProperties {
         let far = [self.open_below[cell], self.never_below[cell]];
         CellProperties { point: self.points[cell], quad: self.quads.get(cell).copied(), far }
@@ -182,10 +182,10 @@ impl Cells {
         self.columns().for_each(|column| make_room(column, padded, 0.0));
         self.columns().for_each(|column| column[count..].fill(0.0));
         let Self { points, quads, com: [x, y, z], open_below, never_below, .. } = self;
-        let mut chunks = Vec::with_capacity(count.div_ceil(CELLS));
+        let mut chunks = Vec::with_capacity(count.div_ceil(CELLS_PER_PIECE));
         let mut quads = &mut quads[..];
         let mut columns = [x, y, z, open_below, never_below].map(|column| &mut column[..count]);
-        for points in points.chunks_mut(CELLS) {
+        for points in points.chunks_mut(CELLS_PER_PIECE) {
             let length = points.len();
             let quads = quads.split_off_mut(..length.min(quads.len()));
             let columns = columns.each_mut().map(|column| column.split_off_mut(..length));
@@ -195,7 +195,7 @@ impl Cells {
         loops.parallel_chunks(&mut chunks, 1, |chunk, values| {
             for Values { points, quads, columns } in values {
                 for (at, to) in points.iter_mut().enumerate() {
-                    let CellProperties { point, quad, far } = of_cell(chunk * CELLS + at);
+                    let CellProperties { point, quad, far } = of_cell(chunk * CELLS_PER_PIECE + at);
                     *to = point;
                     quads.get_mut(at).zip(quad).into_iter().for_each(|(to, quad)| *to = quad);
                     let numbers = [point[0], point[1], point[2], far[0], far[1]];

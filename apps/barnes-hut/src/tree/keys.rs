@@ -55,7 +55,7 @@ pub(crate) struct Sorted<'a> {
 
 /// Memory that one sort after the other uses: new memory would have to be zeroed by one thread.
 #[derive(Debug, Default)]
-pub(crate) struct SortRoom {
+pub(crate) struct SortScratch {
     words: Vec<u64>,
     spare: Vec<u64>,
 }
@@ -77,9 +77,9 @@ const BITS: u32 = 3 * LEVELS;
 pub(crate) fn sort<'a, L: ParallelLoops>(
     loops: &L,
     keys: &[u64],
-    room: &'a mut SortRoom,
+    scratch: &'a mut SortScratch,
 ) -> Result<Sorted<'a>, L::Stop> {
-    sort_by(loops, keys, u64::BITS, room)
+    sort_by(loops, keys, u64::BITS, scratch)
 }
 
 /// Consecutive words with the same upper bits.
@@ -87,12 +87,12 @@ struct Part {
     words: Range<usize>,
     /// The first digit of their keys.
     first_digit: u64,
-    /// Whether the words are in the spare room.
-    is_aside: bool,
+    /// Whether the words are in the spare scratch.
+    is_in_spare: bool,
 }
 
-/// Some parts that one thread sorts, with their room.
-struct PartsOfThread<'a> {
+/// Some parts that one thread sorts, with their scratch.
+struct SortBatch<'a> {
     parts: &'a [Part],
     words: &'a mut [u64],
     spare: &'a mut [u64],
@@ -107,7 +107,7 @@ pub(super) fn sort_by<'a, L: ParallelLoops>(
     loops: &L,
     keys: &[u64],
     bits: u32,
-    room: &'a mut SortRoom,
+    scratch: &'a mut SortScratch,
 ) -> Result<Sorted<'a>, L::Stop> {
     let index = usize::BITS - keys.len().leading_zeros();
     let kept = (bits - index).min(BITS - FIRST) / 3 * 3;
@@ -116,7 +116,7 @@ pub(super) fn sort_by<'a, L: ParallelLoops>(
         let rest = keys[at] >> left_out & ((1 << kept) - 1);
         ((keys[at] >> (BITS - FIRST)) as usize, rest << index | at as u64)
     };
-    let SortRoom { words, spare } = room;
+    let SortScratch { words, spare } = scratch;
     words.resize(keys.len(), 0);
     spare.resize(keys.len(), 0);
     let mut order = vec![0; keys.len()];
@@ -124,10 +124,10 @@ pub(super) fn sort_by<'a, L: ParallelLoops>(
     let mut parts = Vec::new();
     for (first_digit, words_of_digit) in ranges(&firsts).enumerate() {
         let first_digit = first_digit as u64;
-        let part = Part { words: words_of_digit, first_digit, is_aside: false };
+        let part = Part { words: words_of_digit, first_digit, is_in_spare: false };
         split_large(loops, part, [&mut *words, &mut *spare], index, &mut parts)?;
     }
-    let mut of_threads = Vec::new();
+    let mut batches = Vec::new();
     let (mut words_left, mut spare_left, mut order_left) =
         (&mut words[..], &mut spare[..], &mut order[..]);
     let mut rest = &parts[..];
@@ -140,12 +140,12 @@ pub(super) fn sort_by<'a, L: ParallelLoops>(
         (words, words_left) = words_left.split_at_mut(length);
         (spare, spare_left) = spare_left.split_at_mut(length);
         (order, order_left) = order_left.split_at_mut(length);
-        of_threads.push(PartsOfThread { parts: some, words, spare, order });
+        batches.push(SortBatch { parts: some, words, spare, order });
         rest = others;
     }
-    loops.parallel_chunks(&mut of_threads, 1, |_, some| {
-        for of_thread in some {
-            of_thread.sort(keys, index, kept, left_out);
+    loops.parallel_chunks(&mut batches, 1, |_, some| {
+        for batch in some {
+            batch.sort(keys, index, kept, left_out);
         }
     })?;
     Ok(Sorted { order, prefixes: words })
@@ -165,8 +165,9 @@ fn split_large<L: ParallelLoops>(
         }
         return Ok(());
     }
-    let Part { words: range, first_digit, is_aside } = part;
-    let (from, to) = if is_aside { (&mut *spare, &mut *words) } else { (&mut *words, &mut *spare) };
+    let Part { words: range, first_digit, is_in_spare } = part;
+    let (from, to) =
+        if is_in_spare { (&mut *spare, &mut *words) } else { (&mut *words, &mut *spare) };
     let from = &from[range.clone()];
     let differing =
         loops.parallel_map(0..from.len(), SORTED_BY_ONE, |piece| differing(&from[piece]));
@@ -176,7 +177,7 @@ fn split_large<L: ParallelLoops>(
     let differing = differing?.into_iter().fold(of_firsts, |all, bits| all | bits);
     let top = u64::BITS - differing.leading_zeros();
     if top <= index {
-        parts.push(Part { words: range, first_digit, is_aside });
+        parts.push(Part { words: range, first_digit, is_in_spare });
         return Ok(());
     }
     let digit = digit_bits(from.len(), top - index);
@@ -185,21 +186,21 @@ fn split_large<L: ParallelLoops>(
     let firsts = distribute(loops, 1 << digit, bucket, &mut to[range.clone()])?;
     for bucket in ranges(&firsts) {
         let words_of_bucket = range.start + bucket.start..range.start + bucket.end;
-        let part = Part { words: words_of_bucket, first_digit, is_aside: !is_aside };
+        let part = Part { words: words_of_bucket, first_digit, is_in_spare: !is_in_spare };
         split_large(loops, part, [&mut *words, &mut *spare], index, parts)?;
     }
     Ok(())
 }
 
-impl PartsOfThread<'_> {
+impl SortBatch<'_> {
     /// Sorts the parts, and replaces their words by the keys' prefixes.
     fn sort(&mut self, keys: &[u64], index: u32, kept: u32, left_out: u32) {
         let start = self.parts[0].words.start;
-        for Part { words, first_digit, is_aside } in self.parts {
+        for Part { words, first_digit, is_in_spare } in self.parts {
             let here = words.start - start..words.end - start;
             let order = &mut self.order[here.clone()];
             let (words, spare) = (&mut self.words[here.clone()], &mut self.spare[here]);
-            if *is_aside {
+            if *is_in_spare {
                 sort_part(spare, words, index, true);
             } else {
                 sort_part(words, spare, index, false);
@@ -239,7 +240,7 @@ fn sort_equal_prefixes(prefixes: &mut [u64], order: &mut [u32], keys: &[u64]) {
 
 /// Distributes words into their empty buckets, in order, and computes the first word of each bucket
 /// and the number of words at the end.
-fn distribute_here(
+fn distribute_sequentially(
     words: &[u64],
     bucket: impl Fn(u64) -> usize,
     firsts: &mut [u32],
@@ -303,7 +304,7 @@ fn sort_part(words: &mut [u64], space: &mut [u64], index: u32, aside: bool) {
     let bucket = |word: u64| (word >> shift) as usize & ((1 << digit) - 1);
     let mut firsts = [0u32; (1 << DIGIT_BITS_MAX) + 1];
     let firsts = &mut firsts[..(1 << digit) + 1];
-    distribute_here(words, bucket, firsts, space);
+    distribute_sequentially(words, bucket, firsts, space);
     for part in ranges(firsts) {
         sort_part(&mut space[part.clone()], &mut words[part], index, !aside);
     }
@@ -311,7 +312,7 @@ fn sort_part(words: &mut [u64], space: &mut [u64], index: u32, aside: bool) {
 
 /// Sorted keys with their original indices.
 pub(crate) fn sorted_pairs(keys: &[u64]) -> Vec<(u64, u32)> {
-    let mut room = SortRoom::default();
-    let Ok(sorted) = sort(&Sequential, keys, &mut room);
+    let mut scratch = SortScratch::default();
+    let Ok(sorted) = sort(&Sequential, keys, &mut scratch);
     sorted.order.into_iter().map(|i| (keys[i as usize], i)).collect()
 }

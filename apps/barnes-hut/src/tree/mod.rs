@@ -20,11 +20,11 @@ use springtide_runtime::work::{ParallelLoops, Sequential, collect};
 pub(crate) use self::build::{Builder, GROUPS_A_BLOCK};
 pub(crate) use self::cells::{CellContents, Cells};
 pub(crate) use self::keys::{
-    LEVELS, SortRoom, Sorted, agreeing, corner, morton, sort, sorted_pairs,
+    LEVELS, SortScratch, Sorted, agreeing, corner, morton, sort, sorted_pairs,
 };
 pub(crate) use self::sums::CellSums;
 pub(crate) use self::value::{CellNumbers, reach_scale};
-use crate::loops::BODIES;
+use crate::loops::BODIES_PER_PIECE;
 use crate::options::CellExpansion;
 use crate::shared::{Positions, Setup};
 
@@ -55,9 +55,9 @@ pub struct BodyTree {
 
 /// Memory that one tree after the other is built with.
 #[derive(Debug, Default)]
-pub struct TreeRoom {
+pub struct TreeScratch {
     keys: Vec<u64>,
-    sort: SortRoom,
+    sort: SortScratch,
     sums: CellSums,
 }
 
@@ -72,15 +72,16 @@ pub(crate) struct TreePart {
     pub stored: Vec<u32>,
 }
 
-/// Marks a cell whose bodies are absent: see [`Part`].
+/// Marks a cell whose bodies are absent: see [`TreePart`].
 pub(crate) const ABSENT: u32 = u32::MAX;
 
 impl BodyTree {
     /// Builds the tree on this thread. If one object has more bodies, these are ignored;
     /// [`Positions::tree`] refuses such objects.
     pub(crate) fn build(positions: &Positions, setup: &Setup) -> Self {
-        let mut room = TreeRoom::default();
-        let Ok(tree) = Self::build_in_stages(&Sequential, positions, setup, &mut room, &mut |_| {});
+        let mut scratch = TreeScratch::default();
+        let Ok(tree) =
+            Self::build_in_stages(&Sequential, positions, setup, &mut scratch, &mut |_| {});
         tree
     }
 
@@ -93,7 +94,7 @@ impl BodyTree {
         loops: &L,
         positions: &Positions,
         setup: &Setup,
-        TreeRoom { keys, sort: sort_room, sums }: &mut TreeRoom,
+        TreeScratch { keys, sort: sort_scratch, sums }: &mut TreeScratch,
         lap: &mut dyn FnMut(&'static str),
     ) -> Result<Self, L::Stop> {
         let count = positions.len().min(setup.len());
@@ -102,13 +103,13 @@ impl BodyTree {
             [x, y, z, setup.mass(at)]
         };
         keys.resize(count, 0);
-        loops.parallel_chunks(keys, BODIES, |first, keys| {
+        loops.parallel_chunks(keys, BODIES_PER_PIECE, |first, keys| {
             let places = first..first + keys.len();
             keys.iter_mut().zip(places).for_each(|(key, at)| *key = morton(positions.place(at)));
         })?;
-        let Sorted { order, prefixes } = sort(loops, keys, sort_room)?;
+        let Sorted { order, prefixes } = sort(loops, keys, sort_scratch)?;
         lap("sort");
-        let points = collect(loops, count, BODIES, |at| body(order[at] as usize))?;
+        let points = collect(loops, count, BODIES_PER_PIECE, |at| body(order[at] as usize))?;
         let Builder { mut cells, levels, generations, mut groups, mut blocks } =
             Builder::build(loops, prefixes, setup)?;
         groups.push(order.len() as u32);

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use springtide_runtime::work::ParallelLoops;
 
-use super::build::CELLS;
+use super::build::CELLS_PER_PIECE;
 
 use crate::options::CellExpansion;
 use crate::shared::Setup;
@@ -14,7 +14,7 @@ use crate::smooth::ColumnCoding;
 pub(super) type Moments = [f32; 6];
 
 /// The smallest and largest coordinates of no bodies.
-const NOWHERE: [[f32; 3]; 2] = [[f32::INFINITY; 3], [f32::NEG_INFINITY; 3]];
+const EMPTY_EXTENT: [[f32; 3]; 2] = [[f32::INFINITY; 3], [f32::NEG_INFINITY; 3]];
 
 /// Sums over the bodies of cells, from which all other properties of a cell follow.
 ///
@@ -106,7 +106,7 @@ impl SumsBelow<'_> {
         let point = [com[0], com[1], com[2], mass].map(|sum| sum as f32);
         // About the rounded place, which other nodes receive.
         com = [0, 1, 2].map(|axis| f64::from(point[axis]));
-        let mut sums = SumsOfCell { point, spread: 0.0, moments: [0.0; 6], extent: NOWHERE };
+        let mut sums = SumsOfCell { point, spread: 0.0, moments: [0.0; 6], extent: EMPTY_EXTENT };
         if self.has_spreads {
             let away = |p: [f32; 4]| {
                 let [x, y, z, m] = p.map(f64::from);
@@ -140,7 +140,7 @@ impl SumsBelow<'_> {
             sums.moments = sum.map(|sum| sum as f32);
         }
         if self.has_extents {
-            let [mut low, mut high] = NOWHERE;
+            let [mut low, mut high] = EMPTY_EXTENT;
             let mut add = |from: [f32; 3], to: [f32; 3]| {
                 low = [0, 1, 2].map(|k| low[k].min(from[k]));
                 high = [0, 1, 2].map(|k| high[k].max(to[k]));
@@ -172,7 +172,7 @@ impl CellSums {
         self.points.resize(count, [0.0; 4]);
         self.spreads.resize(if_kept(setup.error.is_some() && !quad), 0.0);
         self.moments.resize(if_kept(quad), [0.0; 6]);
-        self.extents.resize(if_kept(moved), NOWHERE);
+        self.extents.resize(if_kept(moved), EMPTY_EXTENT);
     }
 
     /// The sums of consecutive bodies, in cells of these sizes, which may have left their cubes.
@@ -212,12 +212,12 @@ impl CellSums {
         let (mut own, below) = self.split(cells);
         let mut chunks = Vec::new();
         while !own.points.is_empty() {
-            chunks.push(own.take(CELLS));
+            chunks.push(own.take(CELLS_PER_PIECE));
         }
         loops.parallel_chunks(&mut chunks, 1, |chunk, sums| {
             for sums in sums {
                 for at in 0..sums.points.len() {
-                    let (children, bodies) = of(first + chunk * CELLS + at);
+                    let (children, bodies) = of(first + chunk * CELLS_PER_PIECE + at);
                     sums.set(at, &below.of_cell(children, bodies));
                 }
             }
@@ -281,14 +281,14 @@ impl CellSums {
         to.extend(self.extents.get(at).into_iter().flatten().flatten());
     }
 
-    /// The numbers of all cells: see [`Sums::row`].
+    /// The numbers of all cells: see [`CellSums::row`].
     pub(crate) fn rows(&self) -> Vec<f32> {
         let mut rows = Vec::new();
         (0..self.points.len()).for_each(|at| self.row(at, &mut rows));
         rows
     }
 
-    /// Parses the sums of this number of moved cells from [`Sums::rows`]; none if the length is
+    /// Parses the sums of this number of moved cells from [`CellSums::rows`]; none if the length is
     /// wrong.
     pub(crate) fn of_rows(count: usize, rows: &[f32], setup: &Setup) -> Option<Self> {
         let mut sums = Self::new(count, setup, true);
@@ -299,7 +299,7 @@ impl CellSums {
         (rows.len() == count * columns).then_some(sums)
     }
 
-    /// Sets a cell's sums from the numbers of [`Sums::row`].
+    /// Sets a cell's sums from the numbers of [`CellSums::row`].
     pub(crate) fn set_row(&mut self, at: usize, row: &[f32]) {
         let all = self.points[at].iter_mut().chain(self.spreads.get_mut(at));
         let all = all.chain(self.moments.get_mut(at).into_iter().flatten());

@@ -35,8 +35,8 @@ proptest! {
         }
         let mut wanted: Vec<(u64, u32)> = keys.iter().copied().zip(0..).collect();
         wanted.sort_unstable();
-        let mut room = SortRoom::default();
-        let Ok(Sorted { order, prefixes }) = sort_by(&Sequential, &keys, bits, &mut room);
+        let mut scratch = SortScratch::default();
+        let Ok(Sorted { order, prefixes }) = sort_by(&Sequential, &keys, bits, &mut scratch);
         prop_assert_eq!(&sorted_pairs(&keys), &wanted);
         prop_assert!(order.iter().copied().eq(wanted.iter().map(|pair| pair.1)));
         // Cells depend on the levels on which neighbours agree, and the octants below.
@@ -72,10 +72,11 @@ fn trees_have_the_same_bits_on_any_number_of_threads() {
     );
     for threads in [2, 3] {
         let pool = Pool::new(threads).unwrap();
-        let mut room = TreeRoom::default();
+        let mut scratch = TreeScratch::default();
         let (rounded, tree) = pool.run(|cx| {
             let Ok(rounded) = Positions::rounded(cx, &bodies.position, 0.01);
-            let Ok(tree) = BodyTree::build_in_stages(cx, &rounded, &setup, &mut room, &mut |_| {});
+            let Ok(tree) =
+                BodyTree::build_in_stages(cx, &rounded, &setup, &mut scratch, &mut |_| {});
             (rounded, tree)
         });
         assert_eq!(rounded.frame(), positions.frame());

@@ -24,7 +24,7 @@ pub struct DownArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           default_value_os_t = default_config(), hide_default_value = true)]
     config: PathBuf,
-    /// Maximum time to wait for the end
+    /// Maximum time to wait for the end; with --force always 10 s
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     timeout: Duration,
     /// End nodes at once, without time to end in order

@@ -191,8 +191,11 @@ pub async fn status(file: &Path) -> Result<GridLife, Failed> {
         Err(failed) if failed.exit == Exit::Failure => {
             life.state = match process {
                 // The head writes its file when it can be reached.
-                HeadProcess::Here(_) if life.head.is_none() => GridState::Starting,
-                HeadProcess::Here(_) => GridState::Silent,
+                // The file of an earlier head may remain from a killed one.
+                HeadProcess::Here(pid) => match &life.head {
+                    Some(head) if head.pid == pid => GridState::Silent,
+                    _ => GridState::Starting,
+                },
                 HeadProcess::Absent | HeadProcess::Elsewhere { .. } => GridState::Down,
             };
             life.reason = Some(failed.message);
@@ -227,6 +230,20 @@ fn state_of(config: &GridConfig, status: &GridStatus) -> GridState {
     } else {
         GridState::Up
     }
+}
+
+/// Ends a head that this process has started, by a second signal if it takes long.
+async fn end_and_wait(head: &mut Child) -> Result<(), Failed> {
+    end(head.id());
+    let deadline = Instant::now() + FORCED_END;
+    let mut looks = interval(LOOK_INTERVAL);
+    while head.try_wait().map_err(Failed::failure)?.is_none() {
+        looks.tick().await;
+        if Instant::now() > deadline {
+            end(head.id());
+        }
+    }
+    Ok(())
 }
 
 /// Why a grid is not whole.
@@ -275,8 +292,9 @@ pub async fn detach(file: &Path, limit: Duration, global: &GlobalArgs) -> Result
         tokio::select! {
             biased;
             exit = signals.next() => {
-                end(head.id());
-                return Err(Failed::new(exit, format!("{}: the grid ends", word(exit))));
+                end_and_wait(&mut head).await?;
+                talk.done();
+                return Err(Failed::new(exit, format!("{}: the grid has ended", word(exit))));
             }
             () = missing.wait() => {
                 missing.lines(&last).iter().for_each(|line| talk.say(line));

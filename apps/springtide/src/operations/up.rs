@@ -337,7 +337,7 @@ fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use springtide_actors::scheduler::{JobState, JobStatus, NodeStatus, SiteStatus};
-    use springtide_runtime::id::JobId;
+    use springtide_runtime::id::{Incarnation, JobId};
 
     use super::*;
 
@@ -348,7 +348,7 @@ mod tests {
             job: None,
             threads: Some(2),
             pid: None,
-            incarnation: None,
+            incarnation: (state != NodeState::Off).then_some(Incarnation(1)),
             address: None,
             reason: (state == NodeState::Broken).then(|| "it died".to_owned()),
             next_try_ms: None,
@@ -405,7 +405,7 @@ mod tests {
         let off = on_demand(&[("vu-1", NodeState::Off), ("vu-2", NodeState::Off)], None);
         assert_eq!(overview(&off), ["cluster ams: up to 2 nodes, while jobs need them"]);
         let coming = on_demand(&[("vu-1", NodeState::Held), ("vu-2", NodeState::Starting)], None);
-        let expected = ["cluster ams: 1 nodes are held, 1 are asked for"];
+        let expected = ["cluster ams: 1 node is held, 1 asked for"];
         assert_eq!(changes(&off, &coming), expected);
         let held = on_demand(&[("vu-1", NodeState::Busy), ("vu-2", NodeState::Idle)], None);
         assert_eq!(changes(&coming, &held), ["cluster ams: 2 nodes are held"]);

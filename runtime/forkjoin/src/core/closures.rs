@@ -50,7 +50,8 @@ where
     }
 }
 
-/// Runs a closure on a thread of a pool, which is not the caller, and waits for its result.
+/// Runs a closure on a thread of the pool and waits for its result. The caller is no thread of this
+/// pool.
 ///
 /// # Errors
 /// The panic of the closure.

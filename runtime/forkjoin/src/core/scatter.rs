@@ -3,8 +3,10 @@
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::loops::ParallelLoops;
+use crate::loops::{ParallelLoops, lock};
 
 /// Items of a piece, of which each thread counts the buckets for itself.
 const PIECE_MIN: usize = 8192;
@@ -32,10 +34,11 @@ impl<T> SharedSlice<'_, T> {
 /// its index; it must be pure.
 ///
 /// # Errors
-/// A loop must stop; `to` then has some of the items.
+/// A loop was stopped; `to` then has some of the items.
 ///
 /// # Panics
-/// If a bucket is out of range, or if `item` returns different buckets for the same index.
+/// If there are more than `u32::MAX` items, or a bucket is out of range. Also if `item` returns
+/// different buckets for the same index, or `loops` runs a piece twice.
 pub fn distribute<T: Copy + Send, L: ParallelLoops>(
     loops: &L,
     buckets: usize,
@@ -43,6 +46,8 @@ pub fn distribute<T: Copy + Send, L: ParallelLoops>(
     to: &mut [T],
 ) -> Result<Vec<u32>, L::Stop> {
     let count = to.len();
+    // Sums of counts do not overflow, so that ranges of places are disjoint.
+    assert!(u32::try_from(count).is_ok(), "at most {} items can be distributed", u32::MAX);
     let grain = PIECE_MIN.max(4 * buckets);
     let counts = |piece: Range<usize>| {
         let mut counts = vec![0u32; buckets];
@@ -60,8 +65,10 @@ pub fn distribute<T: Copy + Send, L: ParallelLoops>(
     }
     firsts.push(sum);
     let shared = SharedSlice(Cell::from_mut(to).as_slice_of_cells());
+    let has_run: Vec<AtomicBool> = starts.iter().map(|_| AtomicBool::new(false)).collect();
     loops.parallel_for(0..count, grain, |piece| {
         let number = piece.start / grain;
+        assert!(!has_run[number].swap(true, Ordering::Relaxed), "a loop runs each piece once");
         let mut next = starts[number].clone();
         let ends = starts.get(number + 1).map_or(&firsts[1..], |of_next| &of_next[..]);
         for at in piece {
@@ -69,9 +76,10 @@ pub fn distribute<T: Copy + Send, L: ParallelLoops>(
             let place = next[bucket];
             assert!(place < ends[bucket], "the bucket of an item does not change");
             next[bucket] += 1;
-            // SAFETY: the piece alone owns the places of this bucket from `starts[number]` up to
-            // `ends`: they end where the next piece's, or the next bucket's, begin. By the
-            // assertion the place is one of these, and each is used once.
+            // SAFETY: the piece of this number alone owns the places of this bucket from
+            // `starts[number]` up to `ends`: they end where the next piece's, or the next
+            // bucket's, begin. By the assertions it runs once, the place is one of these, and each
+            // is used once.
             unsafe {
                 shared.set(place as usize, value);
             }
@@ -81,28 +89,38 @@ pub fn distribute<T: Copy + Send, L: ParallelLoops>(
 }
 
 /// Returns the values of `item` for all indices up to `count`, computed in pieces of this grain.
-/// The memory is first touched by the threads that compute it.
+/// The memory is first touched by the threads that compute it. Values that were computed before a
+/// stop or a panic are not dropped.
 ///
 /// # Errors
-/// A loop must stop.
+/// A loop was stopped.
 ///
 /// # Panics
-/// If `item` panics.
+/// If `item` panics, or if `loops` does not run each piece once.
 pub fn collect<T: Send, L: ParallelLoops>(
     loops: &L,
     count: usize,
     grain: usize,
     item: impl Fn(usize) -> T + Sync,
 ) -> Result<Vec<T>, L::Stop> {
-    let mut all = Vec::with_capacity(count);
-    let places = &mut all.spare_capacity_mut()[..count];
-    loops.parallel_chunks(places, grain, |first, places: &mut [MaybeUninit<T>]| {
-        for (at, place) in (first..).zip(places) {
+    let (mut all, grain) = (Vec::with_capacity(count), grain.max(1));
+    let places: &mut [MaybeUninit<T>] = &mut all.spare_capacity_mut()[..count];
+    // Any crate may implement the loops, so what they do is checked.
+    let chunks: Vec<_> = places.chunks_mut(grain).map(|chunk| Mutex::new(Some(chunk))).collect();
+    let written = AtomicUsize::new(0);
+    loops.parallel_for(0..count, grain, |piece| {
+        let chunk = lock(&chunks[piece.start / grain]).take();
+        let chunk = chunk.expect("a loop runs each piece once");
+        let (first, length) = (piece.start / grain * grain, chunk.len());
+        for (at, place) in (first..).zip(chunk) {
             place.write(item(at));
         }
+        written.fetch_add(length, Ordering::Release);
     })?;
-    // SAFETY: there is room for `count` values. The loop ended without a stop and without a panic,
-    // so each piece has run, and written all of its places.
+    assert!(written.load(Ordering::Acquire) == count, "a loop runs each piece");
+    drop(chunks);
+    // SAFETY: there is room for `count` values. Each chunk was taken once and counted after all of
+    // its places were written, and the counts add up to all places.
     unsafe { all.set_len(count) };
     Ok(all)
 }
@@ -157,6 +175,40 @@ mod tests {
         }
         let Ok(none) = collect(&Sequential, 0, 3, |at| at);
         assert_eq!(none, []);
+    }
+
+    /// Runs no piece, or the first one twice.
+    struct WrongLoops(bool);
+
+    impl ParallelLoops for WrongLoops {
+        type Stop = ();
+
+        fn parallel_for(
+            &self,
+            range: Range<usize>,
+            grain: usize,
+            body: impl Fn(Range<usize>) + Sync,
+        ) -> Result<(), ()> {
+            if self.0 {
+                let first = range.start..range.end.min(range.start + grain);
+                body(first.clone());
+                body(first);
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn loops_that_run_pieces_wrongly_are_found() {
+        for twice in [false, true] {
+            let collected =
+                std::panic::catch_unwind(|| collect(&WrongLoops(twice), 10, 3, |at| at));
+            assert!(collected.is_err());
+            let distributed = std::panic::catch_unwind(|| {
+                distribute(&WrongLoops(twice), 2, |at| (at % 2, at), &mut [0; 10])
+            });
+            assert!(distributed.is_err());
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::layer::{Activity, ComputeThread, TaskContext};
 use super::leases::LeaseKey;
 use super::pool::{Injected, PoolCore, ThreadState};
 use super::scope::Scope;
-use super::slot::{SlotHeader, State, discard_task, forget_outcome, run_slot};
+use super::slot::{HeldSlot, SlotHeader, State, discard_task, forget_outcome, run_slot};
 use super::sync::{AtomicU32, Ordering, spin_loop};
 
 /// The longest sleep before a thread looks for work by itself. It bounds the harm of a lost
@@ -403,7 +403,15 @@ fn find<W: ComputeThread>(
                 if let Some(thread) = pool.threads().get(thread as usize)
                     && let Steal::Taken(slot) = thread.deque.steal()
                 {
-                    return Some(FoundWork::Slot(slot));
+                    // SAFETY: the pointer was just taken out of the deque, so this thread holds the
+                    // slot, with its task.
+                    let held = unsafe { HeldSlot::new(slot) };
+                    // The other thread may have older tasks of its own, if it waits for a child.
+                    if worker.is_brief(awaited.slot.about()) && !worker.is_brief(held.about()) {
+                        pool.inject(Injected::Slot(held));
+                    } else {
+                        return Some(FoundWork::Slot(slot));
+                    }
                 }
             }
             State::Leased { .. } => {

@@ -97,7 +97,7 @@ pub enum Fact {
         version: Version,
         /// Whether it is a delta.
         delta: bool,
-        /// The encoded length in bytes.
+        /// The encoded length in bytes; 0 if the value is not encoded yet.
         bytes: u64,
     },
     /// This node fetched a version from a holder.

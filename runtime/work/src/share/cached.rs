@@ -52,17 +52,18 @@ impl<V: fmt::Debug> fmt::Debug for ObjectRef<V> {
     }
 }
 
-/// What a kept value is a value of.
+/// The source of a kept value within its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum ValueSource {
     /// A version of a part of a versioned object.
     Version(u32, Version),
     /// A merged object after this number of merges on the node.
     Merges(u64),
 }
 
-impl Origin {
-    /// Whether a value of `other` replaces one of this, as its successor.
+impl ValueSource {
+    /// Whether a value from `other` replaces one from `self`: another version of the same part, or
+    /// the merged object after another merge.
     fn is_succeeded_by(self, other: Self) -> bool {
         match (self, other) {
             (Self::Version(part, _), Self::Version(other, _)) => part == other,
@@ -76,7 +77,7 @@ impl Origin {
 struct KeptValue {
     store: u64,
     type_id: TypeId,
-    origin: Origin,
+    source: ValueSource,
     /// An `Rc<Arc<V>>`. `None` is a merged object without a value.
     value: Option<Rc<dyn Any>>,
 }
@@ -85,27 +86,27 @@ thread_local! {
     static KEPT: RefCell<Vec<KeptValue>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Returns the value of this origin, from those that the thread keeps or else from `find`.
+/// Returns the value of this source, from those that the thread keeps or else from `find`.
 ///
 /// # Errors
 /// The error of `find`; then nothing is kept.
 #[inline]
 pub(super) fn read<V: Send + Sync + 'static, E>(
     store: u64,
-    origin: Origin,
+    source: ValueSource,
     find: impl FnOnce() -> Result<Option<Arc<V>>, E>,
 ) -> Result<Option<ObjectRef<V>>, E> {
     let type_id = TypeId::of::<V>();
     let kept = KEPT.with_borrow(|all| {
         all.iter()
-            .find(|one| one.store == store && one.type_id == type_id && one.origin == origin)
+            .find(|one| one.store == store && one.type_id == type_id && one.source == source)
             .map(|one| one.value.clone())
     });
     let value = match kept {
         Some(value) => value,
         None => {
             let value = find()?.map(|value| Rc::new(value) as Rc<dyn Any>);
-            keep(KeptValue { store, type_id, origin, value: value.clone() });
+            keep(KeptValue { store, type_id, source, value: value.clone() });
             value
         }
     };
@@ -121,7 +122,7 @@ fn keep(value: KeptValue) {
         let precedes = |one: &KeptValue| {
             one.store == value.store
                 && one.type_id == value.type_id
-                && one.origin.is_succeeded_by(value.origin)
+                && one.source.is_succeeded_by(value.source)
         };
         let at = all.iter().position(precedes).or((all.len() >= KEPT_MAX).then_some(0));
         let old = at.map(|at| all.remove(at));

@@ -128,6 +128,11 @@ impl Cell {
         Self { ty, key, version, base, whole, deltas, folded, value, previous }
     }
 
+    /// Encodes the value now, if it was not encoded before. Takes long for large values.
+    pub fn encode(&self) {
+        self.encoded();
+    }
+
     /// The encoded whole value, encoded now if it was not before.
     fn encoded(&self) -> &Payload {
         match &self.whole {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::cached::{self, ObjectRef, Origin};
+use super::cached::{self, ObjectRef, ValueSource};
 use super::cell::Payload;
 use super::store::{PartKey, Store, StoreAction};
 use super::types::{encode, guarded};
@@ -78,7 +78,7 @@ impl SharedObjects {
 
     /// Publishes the next version as a whole value and starts its broadcast. Encodes on this
     /// thread; waits for another writer on this node, never for the network. On the only node of
-    /// the job, the value is encoded when another one joins.
+    /// the job, later versions than the first are encoded when another node joins or asks for them.
     ///
     /// # Errors
     /// `Unregistered`; `Value` if it is encoded, and does not encode or takes more than
@@ -90,11 +90,12 @@ impl SharedObjects {
     }
 
     fn put_value<V: Versioned>(&self, slot: PartKey, value: V) -> Result<Version, ShareError> {
-        let (is_alone, segment) = {
+        // The first version is encoded in any case, so that an error of the type shows at once.
+        let (is_needed, segment) = {
             let store = self.store();
-            (store.is_alone(), store.config.segment)
+            (!store.is_alone() || store.newest(slot).is_none(), store.config.segment)
         };
-        let whole = if is_alone {
+        let whole = if !is_needed {
             None
         } else {
             Some(Payload::cut(encode(V::NAME, "value", &value)?, segment))
@@ -120,6 +121,7 @@ impl SharedObjects {
                 (store.newest(slot), store.epoch(), store.config.segment, store.config.chain)
             };
             let base = base.ok_or(ShareError::NoBase { name: V::NAME, part })?;
+            base.encode();
             let old = typed::<V>(base.value()?);
             // The first attempt uses the delta itself, later ones a copy decoded from its bytes.
             let delta = match delta.take() {
@@ -163,7 +165,7 @@ impl SharedObjects {
         version: Version,
     ) -> Result<ObjectRef<V>, ShareError> {
         let find = || self.find(part, version).map(Some);
-        let found = cached::read(self.0.id, Origin::Version(part, version), find)?;
+        let found = cached::read(self.0.id, ValueSource::Version(part, version), find)?;
         Ok(found.unwrap_or_else(|| unreachable!("a version has a value")))
     }
 
@@ -213,7 +215,7 @@ impl SharedObjects {
             let object = self.object::<M>(M::NAME)?;
             Ok(self.store().merged(object).map(typed::<M>))
         };
-        cached::read(self.0.id, Origin::Merges(merges), find).ok().flatten()
+        cached::read(self.0.id, ValueSource::Merges(merges), find).ok().flatten()
     }
 
     /// Waits for these versions on behalf of a task. An existing ticket of this number is replaced.
@@ -246,6 +248,12 @@ impl SharedObjects {
 
     /// Sets the job's membership. Older views than the last are ignored.
     pub fn view(&self, view: &View) {
+        // Values that this node has published alone are encoded outside the lock, for others will
+        // need them.
+        if view.members.len() > 1 {
+            let newest = self.store().newest_of_all();
+            newest.iter().for_each(|cell| cell.encode());
+        }
         self.with(|store, now| store.set_view(view, now));
     }
 

@@ -341,7 +341,7 @@ impl<'w> Context<'w> {
     /// Returns a part of a shared object in this version; present if the task declared it in
     /// `needs`.
     ///
-    /// The first read of a version by a thread takes some microseconds, a later one some 10 ns,
+    /// The first read of a version by a thread takes some microseconds, a later one some 15 ns,
     /// on any number of threads.
     ///
     /// # Errors

@@ -1,4 +1,5 @@
-//! Values that the first of several tasks of a node builds, with the help of idle threads.
+//! Values that the first of several tasks of a node builds, with the help of idle threads. Threads
+//! whose tasks wait for the value do not help.
 
 use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -19,6 +20,8 @@ pub struct BuiltOnce<T> {
 #[derive(Default)]
 struct BuildState {
     is_building: bool,
+    /// The number of attempts that have ended.
+    attempts: u64,
     waiting: Vec<Waker>,
 }
 
@@ -28,12 +31,13 @@ impl<T> BuiltOnce<T> {
         self.value.get()
     }
 
-    /// The value; `build` makes it on this thread, without loops, if no other thread has.
+    /// Returns the value. If there is none, `build` computes it on this thread, without loops.
     pub fn get_or_init(&self, build: impl FnOnce() -> T) -> &T {
         self.value.get_or_init(build)
     }
 
-    /// The value; built by `build` unless another task of the node has built it, or does.
+    /// Returns the value. If it exists or another task of the node is building it, `build` is not
+    /// called; in the latter case the caller waits.
     ///
     /// `build` may run loops, but no tasks: these could wait for the same value.
     ///
@@ -48,34 +52,40 @@ impl<T> BuiltOnce<T> {
             if let Some(value) = self.get() {
                 return Ok(value);
             }
-            if self.claim(|| cx.waker()) {
-                break;
-            }
-            let is_over = || self.get().is_some() || !self.state().is_building;
+            let Some(attempt) = self.claim(|| cx.waker()) else { break };
+            let is_over = || self.get().is_some() || self.state().attempts != attempt;
             cx.wait_for(false, None, &is_over)?;
         }
         /// Lets another task build, also after a panic.
         struct Claim<'a, T>(&'a BuiltOnce<T>);
         impl<T> Drop for Claim<'_, T> {
             fn drop(&mut self) {
-                let BuildState { waiting, .. } = std::mem::take(&mut *self.0.state());
+                let mut state = self.0.state();
+                (state.is_building, state.attempts) = (false, state.attempts + 1);
+                let waiting = std::mem::take(&mut state.waiting);
+                drop(state);
                 waiting.iter().for_each(Waker::wake);
             }
         }
         let _claim = Claim(self);
+        // Another task may have built it between the look and the claim.
+        if let Some(value) = self.get() {
+            return Ok(value);
+        }
         let value = build()?;
         Ok(self.value.get_or_init(|| value))
     }
 
-    /// Claims the build, or else registers the waker.
-    fn claim(&self, waker: impl FnOnce() -> Waker) -> bool {
+    /// Claims the build. If another task builds, registers the waker and returns the attempt that
+    /// it waits for.
+    fn claim(&self, waker: impl FnOnce() -> Waker) -> Option<u64> {
         let mut state = self.state();
         if state.is_building {
             state.waiting.push(waker());
-            return false;
+            return Some(state.attempts);
         }
         state.is_building = true;
-        true
+        None
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, BuildState> {

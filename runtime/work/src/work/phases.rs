@@ -1,8 +1,9 @@
 //! The time of the phases of a job's steps, and how much of it ran on one thread.
 //!
 //! A phase's serial time is what is left of its wall time without the loops and tasks that several
-//! threads can share. On one thread it is the same as on many. So a run on one thread shows how far
-//! more of them can help (G. M. Amdahl, AFIPS Conf. Proc. 30, 483, 1967).
+//! threads can share. A loop of one piece counts as one that they can share. On one thread it is
+//! the same as on many. So a run on one thread shows how far more of them can help (G. M. Amdahl,
+//! AFIPS Conf. Proc. 30, 483, 1967).
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -78,31 +79,30 @@ impl PhaseTimes {
 
 /// Measures the phases of a task, most often the job's root.
 ///
-/// It runs loops and calls tasks as the [`Context`] does, and knows so which time threads could
-/// share.
+/// It runs loops and calls tasks as the [`Context`] does, and measures how much time they take.
 pub struct PhaseClock<'a, 'w> {
     cx: &'a Context<'w>,
     times: RefCell<PhaseTimes>,
-    /// When the present phase began, and the processor time then.
+    /// When the current phase began, and the processor time then.
     began: Cell<(Instant, Option<Duration>)>,
-    /// The time of loops and tasks in the present phase.
-    shared: Cell<Duration>,
+    /// The time of loops and tasks in the current phase.
+    parallel: Cell<Duration>,
 }
 
 impl<'a, 'w> PhaseClock<'a, 'w> {
     /// Starts a clock; the first phase begins.
     pub fn start(cx: &'a Context<'w>) -> Self {
         let began = Cell::new((Instant::now(), cx.compute_cpu()));
-        Self { cx, times: RefCell::default(), began, shared: Cell::default() }
+        Self { cx, times: RefCell::default(), began, parallel: Cell::default() }
     }
 
-    /// Ends the present phase, whose name is given, and begins the next one.
+    /// Ends the current phase under this name, and begins the next one.
     pub fn lap(&self, name: &str) {
         let now = (Instant::now(), self.cx.compute_cpu());
         let (began, cpu_before) = self.began.replace(now);
         let wall = now.0 - began;
         let cpu = now.1.zip(cpu_before).map(|(now, before)| now.saturating_sub(before));
-        let serial = wall.saturating_sub(self.shared.take());
+        let serial = wall.saturating_sub(self.parallel.take());
         self.times.borrow_mut().add_phase(PhaseTime {
             name: name.to_owned(),
             wall_s: wall.as_secs_f64(),
@@ -121,13 +121,13 @@ impl<'a, 'w> PhaseClock<'a, 'w> {
     /// # Errors
     /// As the task's.
     pub fn call<T: Task>(&self, task: T) -> Result<T::Output, Stop> {
-        self.share(|| self.cx.call(task))
+        self.measure(|| self.cx.call(task))
     }
 
-    fn share<R>(&self, what: impl FnOnce() -> R) -> R {
+    fn measure<R>(&self, what: impl FnOnce() -> R) -> R {
         let began = Instant::now();
         let result = what();
-        self.shared.set(self.shared.get() + began.elapsed());
+        self.parallel.set(self.parallel.get() + began.elapsed());
         result
     }
 }
@@ -141,7 +141,7 @@ impl ParallelLoops for PhaseClock<'_, '_> {
         grain: usize,
         body: impl Fn(Range<usize>) + Sync,
     ) -> Result<(), Stop> {
-        self.share(|| self.cx.parallel_for(range, grain, body))
+        self.measure(|| self.cx.parallel_for(range, grain, body))
     }
 }
 

@@ -104,9 +104,10 @@ pub fn pages(command: &Command) -> Vec<(&'static str, String)> {
 fn ssh_page() -> String {
     let mut out = format!(
         "# Directives of ssh\n\n{NOTE}The provider `ssh` starts nodes over unattended connections. \
-        They use the user's configuration of ssh, except what would ask a question, open \
-        something, or run another command. A grid's config cannot set what is overridden. An \
-        option is passed only to a version of OpenSSH that knows it.\n\n\
+        They use the user's configuration of ssh, except directives that would ask a question, \
+        open a forward or a display, or replace the node's command. A grid's config can set only \
+        the values marked so, and directives that are honoured. An option is passed only to a \
+        version of OpenSSH that knows it.\n\n\
         | directive | treatment | reason |\n| --- | --- | --- |\n"
     );
     for directive in SSH_DIRECTIVES {

@@ -271,6 +271,11 @@ impl Store {
         self.parts.get(&slot)?.newest().cloned()
     }
 
+    /// The newest versions of all parts.
+    pub fn newest_of_all(&self) -> Vec<Arc<Cell>> {
+        self.parts.values().filter_map(|part| part.newest().cloned()).collect()
+    }
+
     /// The epoch under which this node writes.
     pub fn epoch(&self) -> crate::id::Epoch {
         self.view.epoch
