@@ -497,18 +497,13 @@ pub(crate) fn artefacts(
         };
         keep(&format!("snapshot-{step:06}.{extension}"), bytes)?;
     }
+    let draw = || -> Result<_, Stop> { Ok(camera.draw_by(loops, bodies).map_err(Into::into)??) };
     if due(job.picture_every, step) {
-        keep(
-            &format!("density-{step:06}.png"),
-            camera.draw_by(loops, bodies).map_err(Into::into)??,
-        )?;
+        keep(&format!("density-{step:06}.png"), draw()?)?;
     }
     if due(job.render, step) {
         // Numbered without gaps, as programs need that make a video of frames.
-        keep(
-            &format!("frame-{:06}.png", step / job.render),
-            camera.draw_by(loops, bodies).map_err(Into::into)??,
-        )?;
+        keep(&format!("frame-{:06}.png", step / job.render), draw()?)?;
     }
     Ok(())
 }

@@ -72,7 +72,12 @@ pub fn number(n: u64) -> String {
 
 /// A count of things, with plural.
 pub fn many(n: u64, thing: &str) -> String {
-    format!("{} {thing}{}", number(n), if n == 1 { "" } else { "s" })
+    format!("{} {}", number(n), plural(n, thing))
+}
+
+/// The word for this number of things.
+pub fn plural(n: u64, thing: &str) -> String {
+    format!("{thing}{}", if n == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use springtide_actors::scheduler::{
     GridStatus, JobState, JobStatus, NodeState, NodeStatus, SiteStatus,
 };
+use springtide_cli::format::plural;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 
 /// The subject of a line about a change.
@@ -117,10 +118,10 @@ pub fn changes_between(before: &GridStatus, now: &GridStatus) -> Vec<(ChangeSubj
             }
             NodeState::Idle if old.state == NodeState::Off || is_first_start(old) => {
                 let threads = new.threads.unwrap_or(0);
-                let s = if threads == 1 { "" } else { "s" };
+                let word = plural(threads.into(), "thread");
                 lines.push((
                     ChangeSubject::Member,
-                    format!("node {} has joined, with {threads} thread{s}", new.node),
+                    format!("node {} has joined, with {threads} {word}", new.node),
                 ));
             }
             NodeState::Idle if old.state == NodeState::Starting => {

@@ -15,6 +15,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Sparkline, Widget, Wrap};
 use serde_json::Value;
 use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::format::plural;
 use springtide_cli::print::print;
 
 /// Interval between requests to the dashboard.
@@ -300,11 +301,11 @@ impl Screen {
         let (all, broken) = (rows().count(), count(&[6]));
         let clusters = self.tick["clusters"].as_array().map_or(0, Vec::len);
         let mut text = format!(
-            "{} · {} · {}/{all} {}, {} busy",
+            "{} · {clusters} {} · {}/{all} {}, {} busy",
             self.tick["grid"].as_str().unwrap_or("?"),
             plural(clusters as u64, "cluster"),
             all - count(&[6, 7]),
-            if all == 1 { "worker" } else { "workers" },
+            plural(all as u64, "worker"),
             count(&[1])
         );
         if broken > 0 {
@@ -391,10 +392,11 @@ impl Screen {
         let room = usize::from(width).saturating_sub(name_width + 11);
         let facts = |part: &Value| {
             let tasks = match part["tasks"].as_u64() {
-                Some(tasks) => plural(tasks, "task"),
+                Some(tasks) => format!("{tasks} {}", plural(tasks, "task")),
                 None => "no task counted yet".to_owned(),
             };
-            let nodes = plural(part["n"].as_u64().unwrap_or(0), "node");
+            let nodes = part["n"].as_u64().unwrap_or(0);
+            let nodes = format!("{nodes} {}", plural(nodes, "node"));
             let work = part["t"][0].as_u64().unwrap_or(0);
             format!("  {work:>3} % work, {nodes}, {tasks}")
         };
@@ -500,12 +502,6 @@ fn cut(text: &str, width: usize) -> String {
 /// A reason with a full stop at its end.
 fn sentence(text: &str) -> String {
     if text.ends_with(['.', '!', '?', ':']) { text.to_owned() } else { format!("{text}.") }
-}
-
-/// A number with its noun.
-fn plural(number: u64, noun: &str) -> String {
-    let s = if number == 1 { "" } else { "s" };
-    format!("{number} {noun}{s}")
 }
 
 /// Seconds as people say them, as on the page.

@@ -638,7 +638,7 @@ enum OneOrMore {
 const ADDRESSES_MAX: usize = 8;
 
 impl HostPorts {
-    /// The first address, which the process itself tells others.
+    /// The first address, which the process itself announces.
     pub fn first(&self) -> &HostPort {
         &self.0[0]
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueHint};
 use springtide_cli::exit::Failed;
+use springtide_cli::format::plural;
 use springtide_cli::options::{keyword_parser, time};
 use springtide_cli::print::print;
 use springtide_experiments::live_report;
@@ -300,8 +301,7 @@ pub fn execute(command: WanCommand, program: Program, global: &GlobalArgs) -> Re
         }
         WanCommand::Capture { name, out, lasts, packets, offered } => {
             let count = network::capture(name.as_deref(), &out, lasts, packets, offered)?;
-            let s = if count == 1 { "" } else { "s" };
-            print(&format!("{count} packet{s} in {}\n", out.display()))
+            print(&format!("{count} {} in {}\n", plural(count, "packet"), out.display()))
         }
         WanCommand::Set { wan, link, what } => set(wan.as_deref(), &link, &what),
         WanCommand::Profiles => print(&profiles_text()),

@@ -4,6 +4,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use super::grid_files::state_dir;
 
@@ -39,11 +40,15 @@ fn find_from(named: Option<OsString>, here: Option<&Path>) -> Option<FoundConfig
 }
 
 /// The default of `--config`. A missing file is reported when it is read.
+///
+/// The file is searched once: each command's option asks for it when the program starts.
 pub fn default_config() -> PathBuf {
-    match find() {
+    static DEFAULT: OnceLock<PathBuf> = OnceLock::new();
+    let default = DEFAULT.get_or_init(|| match find() {
         Some(FoundConfig::Named(path) | FoundConfig::Nearest(path)) => path,
         None => CONFIG_NAME.into(),
-    }
+    });
+    default.clone()
 }
 
 /// What to do if a config is missing; none if the file exists.

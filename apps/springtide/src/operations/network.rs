@@ -487,9 +487,9 @@ fn pass_on(pids: &[i32]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
     let Ok(runtime) = runtime else { return };
     let wait = async |kind: SignalKind, passes: bool| {
-        let heard = (!sys::is_ignored(kind.as_raw_value())).then(|| signal(kind));
-        let Some(Ok(mut heard)) = heard else { return };
-        while heard.recv().await.is_some() {
+        let signals = (!sys::is_ignored(kind.as_raw_value())).then(|| signal(kind));
+        let Some(Ok(mut signals)) = signals else { return };
+        while signals.recv().await.is_some() {
             pids.iter().filter(|_| passes).for_each(|pid| sys::end(*pid, false));
         }
     };

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use springtide_cli::format::plural;
 use springtide_runtime::config::{ByteRate, LinkProperties, Share, Time, profiles};
 use springtide_runtime::net::LinkProfile;
 use springtide_wan::place::{BorderStatus, LineStatus, Status, StubStatus};
@@ -72,9 +73,10 @@ pub fn status_text(status: &Status) -> String {
     text += &links_text(status);
     for border in &status.borders {
         let public = border.public.map(|address| format!(", public address {address}"));
-        let (public, s) = (public.unwrap_or_default(), if border.flows == 1 { "" } else { "s" });
+        let public = public.unwrap_or_default();
         let BorderStatus { cluster, rules, flows, .. } = border;
-        text += &format!("border of {cluster}: {rules}{public}, {flows} open flow{s}\n");
+        let word = plural(*flows as u64, "flow");
+        text += &format!("border of {cluster}: {rules}{public}, {flows} open {word}\n");
     }
     text += &traffic_text(status);
     text

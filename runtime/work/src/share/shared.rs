@@ -95,10 +95,10 @@ impl SharedObjects {
             let store = self.store();
             (!store.is_alone() || store.newest(slot).is_none(), store.config.segment)
         };
-        let whole = if !is_needed {
-            None
-        } else {
+        let whole = if is_needed {
             Some(Payload::cut(encode(V::NAME, "value", &value)?, segment))
+        } else {
+            None
         };
         let value = Arc::new(value);
         Ok(self.with(|store, now| store.publish_whole(slot, whole, value, now)))
