@@ -56,7 +56,8 @@ impl Begin {
             sorted_again: 0,
         };
         let velocity: Vec<_> = keys.iter().map(|(_, i)| bodies.velocity[*i as usize]).collect();
-        let moved = summed_motion(&common.infos, &velocity, (side, job.time_step()), &setup);
+        let scales = (side, job.time_step());
+        let Ok(moved) = summed_motion(&Sequential, &common.infos, &velocity, scales, &setup);
         let sorted_again = next_sort(job, 0, moved, common.bodies);
         Self { bodies, common: Common { sorted_again, ..common }, keys }
     }

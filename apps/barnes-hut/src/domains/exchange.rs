@@ -1,124 +1,134 @@
-//! What processes tell each other in each step: sums of roots to all, cells and bodies to those who need them. What that is
-//! [`Near`] knows; here it goes out and comes in.
+//! The messages of each step: sums of roots to all, cells and bodies to those that need them. [`Near`]
+//! knows their contents; this module sends and receives them.
 
 use std::collections::BTreeSet;
 
-use springtide_runtime::spmd::Comm;
-use springtide_runtime::work::Stop;
+use springtide_runtime::work::{Stop, collect};
 
-use super::layout::Layout;
 use super::near::{Message, Near};
 use super::state::{Common, Domain};
-use super::{ALL, Domains, GRANT, TELL, Units, ahead, drifted, next_place};
+use super::{ALL, Domains, GRANT, StepContext, TELL, Units, ahead, drifted, next_place};
+use crate::loops::BODIES_PER_PIECE;
 use crate::partial::most_bodies;
 use crate::shared::Setup;
 
-/// Messages of the process at this place along the curve, under this tag, until one is the last.
+/// The messages under this tag of the process at this place along the curve, up to the one that is
+/// marked as the last.
 pub(super) type Due = (usize, u32);
 
 impl Domains {
-    /// Tells others where own bodies are now, as far as they need it, and hears the sums of theirs, if they were not told before
-    /// (`is_told`), and from those of the own cluster the rest. Returns what is still to be heard.
+    /// Sends the present places of own bodies to others, as far as they need them. Receives the sums
+    /// of others, if they were not sent ahead (`is_told`), and the data of processes in the own
+    /// cluster. Returns what is still to come.
     pub(super) fn meet(
         &self,
         near: &mut Near,
         state: (&Common, &Domain),
         is_told: bool,
-        step: u64,
-        layout: &Layout,
-        comm: &Comm<'_>,
+        at: &StepContext<'_, '_>,
     ) -> Result<BTreeSet<Due>, Stop> {
         let (common, domain) = state;
         let (setup, units) = (self.setup(common), Units::of(common));
-        let points = units.points(domain);
-        near.move_own(&points, &setup);
-        self.model(comm, |costs| costs.body * points.len() as f64)?;
-        if !is_told {
-            comm.share(ALL, near.tell_all())?;
+        let is_alone = at.layout.len() == 1;
+        let points = units.points(&at.clock, domain)?;
+        near.move_own(&at.clock, &points, &setup)?;
+        self.model(at.comm, |costs| costs.body * points.len() as f64)?;
+        at.clock.lap("moments");
+        if !is_told && !is_alone {
+            at.comm.share(ALL, near.tell_all())?;
         }
-        self.tell(near, true, &setup, layout, comm)?;
+        self.tell(near, true, &setup, at)?;
         let is_sorted = near.is_sorted();
         if is_sorted {
-            self.look_ahead(near, state, step);
-            // To sum them up where they will be.
-            self.model(comm, |costs| costs.body * points.len() as f64)?;
-            for message in near.show_sorted(&setup)? {
-                self.multicast(near, GRANT, message, layout, comm)?;
+            self.look_ahead(near, state, at)?;
+            // To sum them up at their later places.
+            self.model(at.comm, |costs| costs.body * points.len() as f64)?;
+            for message in near.show_sorted(&at.clock, &setup)? {
+                self.multicast(near, GRANT, message, at)?;
             }
         }
-        let told = comm.take_shared(ALL)?;
-        let others = || (0..layout.len()).filter(|other| layout.ranks()[*other] != comm.rank());
-        let mut numbers = 0;
-        for other in others() {
-            numbers += near.hear_from_all(other, &told[layout.ranks()[other] as usize])?;
+        if !is_alone {
+            let received = at.comm.take_shared(ALL)?;
+            let mut numbers = 0;
+            for other in at.others() {
+                numbers += near.hear_from_all(other, &received[at.rank_at(other) as usize])?;
+            }
+            self.spend(near, [numbers, 0, 0], at.comm)?;
         }
-        self.spend(near, [numbers, 0, 0], comm)?;
-        if self.foretells(common, step) {
+        if self.foretells(common, at.step) {
+            let dt = self.job.time_step();
+            // As if the next forces were the last ones.
             let expected = |i: usize| {
-                // As if the next forces were the last ones.
-                let dt = self.job.time_step();
                 units.point(&next_place(domain, i, &domain.acceleration[i], dt), domain.mass[i])
             };
-            let points: Vec<_> = (0..domain.len()).map(expected).collect();
-            comm.share(ALL, near.foretell(&points, &setup))?;
+            let points = collect(&at.clock, domain.len(), BODIES_PER_PIECE, expected)?;
+            near.foretell(&at.clock, &points, &setup)?;
+            at.clock.lap("moments");
+            if !is_alone {
+                at.comm.share(ALL, near.tell_foretold(&setup))?;
+            }
         }
-        let tells = others().filter(|other| near.listens_to(*other)).map(|other| (other, TELL));
-        let shows = others().filter(|_| is_sorted).map(|other| (other, GRANT));
+        let tells = at.others().filter(|other| near.listens_to(*other)).map(|other| (other, TELL));
+        let shows = at.others().filter(|_| is_sorted).map(|other| (other, GRANT));
         let due = tells.chain(shows).collect();
-        self.hear_near(near, due, &setup, layout, comm)
+        self.hear_near(near, due, &setup, at)
     }
 
-    /// Hears what those of the own cluster tell, and what is here of others; returns what is not.
+    /// Receives what processes of the own cluster send, and what has arrived from others; returns
+    /// what has not.
     pub(super) fn hear_near(
         &self,
         near: &mut Near,
         due: BTreeSet<Due>,
         setup: &Setup,
-        layout: &Layout,
-        comm: &Comm<'_>,
+        at: &StepContext<'_, '_>,
     ) -> Result<BTreeSet<Due>, Stop> {
-        let is_here = |(other, _): &Due| comm.is_in_same_cluster(layout.ranks()[*other]);
+        let is_here = |(other, _): &Due| at.comm.is_in_same_cluster(at.rank_at(*other));
         let (mut here, mut late): (BTreeSet<_>, BTreeSet<_>) = due.into_iter().partition(is_here);
-        self.hear(near, &mut here, true, setup, layout, comm)?;
-        self.hear(near, &mut late, false, setup, layout, comm)?;
+        self.hear(near, &mut here, true, setup, at)?;
+        self.hear(near, &mut late, false, setup, at)?;
         Ok(late)
     }
 
-    /// Says where own bodies will be before they are sorted anew, if that was not said in this step.
-    pub(super) fn look_ahead(&self, near: &mut Near, state: (&Common, &Domain), step: u64) {
-        let (common, domain) = state;
-        let (units, ahead) = (Units::of(common), ahead(&self.job, common, step));
-        let moving = domain.position.iter().zip(&domain.velocity);
-        near.look_ahead(moving.map(|(x, v)| units.inside(&drifted(x, v, ahead))));
+    /// Predicts the places of own bodies before they are sorted again, once in a step.
+    pub(super) fn look_ahead(
+        &self,
+        near: &mut Near,
+        (common, domain): (&Common, &Domain),
+        at: &StepContext<'_, '_>,
+    ) -> Result<(), Stop> {
+        let (units, ahead) = (Units::of(common), ahead(&self.job, common, at.step));
+        near.look_ahead(&at.clock, |i| {
+            units.inside(&drifted(&domain.position[i], &domain.velocity[i], ahead))
+        })
     }
 
-    /// Whether in this step sums are foretold of the next.
+    /// Whether the sums of the next step are predicted in this one.
     pub(super) fn foretells(&self, common: &Common, step: u64) -> bool {
         // A leaf could be larger than a block.
         let is_leaf_small = self.job.leaf as usize <= most_bodies(self.job.group);
         is_leaf_small && self.keeps_cells(common, step)
     }
 
-    /// Hears what is due of this step, all of it (`waits`) or what is here, and strikes out those that have nothing more
-    /// to tell. Whether that is all of them.
+    /// Receives the data of this step that is due: all of it (`waits`) or what has arrived. Removes
+    /// those that have sent their last message. Returns whether none is left.
     pub(super) fn hear(
         &self,
         near: &mut Near,
         due: &mut BTreeSet<Due>,
         waits: bool,
         setup: &Setup,
-        layout: &Layout,
-        comm: &Comm<'_>,
+        at: &StepContext<'_, '_>,
     ) -> Result<bool, Stop> {
         for (other, tag) in due.clone() {
-            let rank = layout.ranks()[other];
-            while due.contains(&(other, tag)) && (waits || comm.has_arrived(rank, tag)?) {
-                let told = comm.receive(rank, tag)?;
+            let rank = at.rank_at(other);
+            while due.contains(&(other, tag)) && (waits || at.comm.has_arrived(rank, tag)?) {
+                let received = at.comm.receive(rank, tag)?;
                 let (counts, is_last) = match tag {
-                    GRANT => near.see(other, &told, setup)?,
-                    _ => near.hear(other, &told, setup)?,
+                    GRANT => near.see(other, &received, setup)?,
+                    _ => near.hear(&at.clock, other, &received, setup)?,
                 };
-                self.spend(near, counts, comm)?;
+                self.spend(near, counts, at.comm)?;
                 if is_last {
                     due.remove(&(other, tag));
                 }
@@ -127,18 +137,18 @@ impl Domains {
         Ok(due.is_empty())
     }
 
-    /// Tells others what they need of own roots: of those that were just advanced or (`rest`) of the rest.
+    /// Sends what others need of own roots: of those that were just advanced or (`rest`) of the
+    /// rest.
     pub(super) fn tell(
         &self,
         near: &mut Near,
         rest: bool,
         setup: &Setup,
-        layout: &Layout,
-        comm: &Comm<'_>,
+        at: &StepContext<'_, '_>,
     ) -> Result<(), Stop> {
         for audience in 0..near.audiences() {
-            for message in near.tell(audience, rest, setup) {
-                self.multicast(near, TELL, message, layout, comm)?;
+            for message in near.tell(&at.clock, audience, rest, setup)? {
+                self.multicast(near, TELL, message, at)?;
             }
         }
         Ok(())
@@ -149,11 +159,10 @@ impl Domains {
         near: &mut Near,
         tag: u32,
         Message { to, bytes, numbers }: Message,
-        layout: &Layout,
-        comm: &Comm<'_>,
+        at: &StepContext<'_, '_>,
     ) -> Result<(), Stop> {
-        self.spend(near, [numbers, 0, 0], comm)?;
-        let ranks: Vec<u32> = to.into_iter().map(|slot| layout.ranks()[slot]).collect();
-        comm.multicast(&ranks, tag, bytes)
+        self.spend(near, [numbers, 0, 0], at.comm)?;
+        let ranks: Vec<u32> = to.into_iter().map(|slot| at.rank_at(slot)).collect();
+        at.comm.multicast(&ranks, tag, bytes)
     }
 }

@@ -8,6 +8,8 @@
 //! The interval follows from the velocities at a sort alone. Sums are of whole numbers, so that all
 //! processes find the same interval, however bodies are distributed. The module is pure.
 
+use springtide_runtime::work::ParallelLoops;
+
 use crate::bodies::length;
 use crate::options::BarnesHut;
 use crate::partial::BlockInfo;
@@ -22,23 +24,30 @@ const MOVED_MAX: f64 = 0.1;
 /// The maximum number of steps between two sorts.
 const STEPS_MAX: u64 = 32;
 
+/// Blocks of a piece of the loop over all blocks.
+const BLOCKS_PER_PIECE: usize = 64;
+
 /// One leaf's size in units of [`summed_motion`].
 const LEAF: f64 = (1 << 20) as f64;
 
 /// The sum of the distances that the bodies of these blocks move in a step, in parts of their
 /// leaves' sizes; a body counts as one leaf's size at most. `side` is the side of the box that the
 /// blocks' keys divide.
-pub(super) fn summed_motion(
+pub(super) fn summed_motion<L: ParallelLoops>(
+    loops: &L,
     infos: &[BlockInfo],
     velocity: &[[f64; 3]],
     (side, dt): (f64, f64),
     setup: &Setup,
-) -> u64 {
+) -> Result<u64, L::Stop> {
     let mut rest = velocity;
-    let mut sum = 0;
-    for info in infos {
+    let blocks = infos.iter().map(|info| {
         let (own, others) = rest.split_at((info.bodies as usize).min(rest.len()));
         rest = others;
+        (info, own)
+    });
+    let blocks: Vec<_> = blocks.collect();
+    let of_block = |(info, velocity): &(&BlockInfo, &[[f64; 3]])| {
         let leaves = f64::from(info.bodies) / f64::from(setup.leaf.max(1));
         // Powers of two are exact on every machine, unlike cubic roots.
         let mut size = side * 0.5f64.powi(agreeing(info.first ^ info.last) as i32);
@@ -47,9 +56,12 @@ pub(super) fn summed_motion(
             (size, parts) = (0.5 * size, 8.0 * parts);
         }
         let moved = |v: &[f64; 3]| ((length(*v) * dt / size).min(1.0) * LEAF) as u64;
-        sum += own.iter().map(moved).sum::<u64>();
-    }
-    sum
+        velocity.iter().map(moved).sum::<u64>()
+    };
+    let sums = loops.parallel_map(0..blocks.len(), BLOCKS_PER_PIECE, |piece| {
+        blocks[piece].iter().map(of_block).sum::<u64>()
+    })?;
+    Ok(sums.into_iter().sum())
 }
 
 /// The number of steps, at least one, that cells keep this number of bodies with this
@@ -71,6 +83,8 @@ pub(super) fn next_sort(job: &BarnesHut, step: u64, motion: u64, bodies: u64) ->
 
 #[cfg(test)]
 mod tests {
+    use springtide_runtime::work::Sequential;
+
     use super::*;
     use crate::generate;
     use crate::partial::blocks;
@@ -86,12 +100,16 @@ mod tests {
         let keys = sorted_pairs(&keys);
         let infos = blocks(&keys, &setup, 1.0);
         let velocity: Vec<_> = keys.iter().map(|(_, i)| bodies.velocity[*i as usize]).collect();
-        let whole = summed_motion(&infos, &velocity, (side, dt), &setup);
+        let sum = |infos: &[BlockInfo], velocity: &[[f64; 3]]| {
+            let Ok(sum) = summed_motion(&Sequential, infos, velocity, (side, dt), &setup);
+            sum
+        };
+        let whole = sum(&infos, &velocity);
         // Processes with parts of the blocks find the same sum.
         let middle = infos.len() / 2;
         let first: usize = infos[..middle].iter().map(|info| info.bodies as usize).sum();
-        let parts = summed_motion(&infos[..middle], &velocity[..first], (side, dt), &setup)
-            + summed_motion(&infos[middle..], &velocity[first..], (side, dt), &setup);
+        let parts =
+            sum(&infos[..middle], &velocity[..first]) + sum(&infos[middle..], &velocity[first..]);
         assert_eq!(parts, whole);
         steps_until_sort(whole, count as u64)
     }

@@ -25,8 +25,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// For these processes, in order of rank: those that were measured by how much of the work they did in how much time, those
-    /// that were not like an average one.
+    /// The layout for these processes, in order of rank. The weight of a process is its measured
+    /// speed. One without a measurement counts as fast as the others, for each of its threads.
     pub(crate) fn new(hands: &[ProcessInfo], now: Option<&Layout>) -> Self {
         let speed = |hand: &ProcessInfo| {
             let (now, was, pace) = (now?, hand.previous_rank?, hand.pace?);
@@ -34,13 +34,18 @@ impl Layout {
             (speed.is_finite() && speed > 0.0).then_some(speed)
         };
         let speeds: Vec<Option<f64>> = hands.iter().map(speed).collect();
-        let known: Vec<f64> = speeds.iter().flatten().copied().collect();
-        let mean = known.iter().sum::<f64>() / known.len() as f64;
-        let average = if known.is_empty() { 1.0 } else { mean };
+        let threads = |rank: usize| f64::from(hands[rank].threads.max(1));
+        let known = || (0..hands.len()).filter_map(|rank| Some((speeds[rank]?, threads(rank))));
+        let (sum, of) =
+            known().fold((0.0, 0.0), |(sum, of), (speed, threads)| (sum + speed, of + threads));
+        let average = if of > 0.0 { sum / of } else { 1.0 };
         let mut order: Vec<usize> = (0..hands.len()).collect();
         order.sort_by_key(|&rank| (hands[rank].location.clone(), rank));
         Self {
-            weights: order.iter().map(|&rank| speeds[rank].unwrap_or(average)).collect(),
+            weights: order
+                .iter()
+                .map(|&rank| speeds[rank].unwrap_or(average * threads(rank)))
+                .collect(),
             ranks: order.into_iter().map(|rank| rank as u32).collect(),
         }
     }
@@ -185,6 +190,7 @@ mod tests {
         ProcessInfo {
             previous_rank: was,
             pace,
+            threads: 1,
             location: Some((ClusterId::from(cluster), NodeId::from(node))),
         }
     }
@@ -218,6 +224,15 @@ mod tests {
         let again = Layout::new(&hands, Some(&next));
         assert_eq!(again.cuts(&vec![info(1.0); 10]), [0, 3, 4, 7, 10]);
         assert_eq!(Layout::new(&[ProcessInfo::default()], None).cuts(&blocks), [0, 12]);
+        // A process that was not measured counts by its threads.
+        let new = ProcessInfo { threads: 3, ..hand(None, None, "c", "c-0") };
+        let [mut one, mut other, ..] = hands;
+        (one.threads, other.threads) = (2, 2);
+        let hands = [one, other, new];
+        let (measured, first) = (Layout::new(&hands, Some(&first)), Layout::new(&hands, None));
+        assert_eq!(first.weights, [1.0 * 2.0, 1.0 * 2.0, 1.0 * 3.0]);
+        let per_thread = (measured.weights[0] + measured.weights[1]) / 4.0;
+        assert_eq!(measured.weights[2], 3.0 * per_thread);
     }
 
     proptest! {

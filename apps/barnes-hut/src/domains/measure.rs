@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use springtide_runtime::work::thread_cpu;
+use springtide_runtime::work::{Sequential, thread_cpu};
 
 use super::Costs;
 use crate::bodies::Bodies;
@@ -59,12 +59,22 @@ pub fn measure(job: &BarnesHut, bodies: &Bodies) -> Costs {
         }
     };
     let body = least(&mut sum) / count;
-    let counts = || infos.iter().map(|info| info.bodies as usize);
-    let ahead = least(|| CellSums::of_bodies(counts(), &points, &setup)) / count;
+    let mut first = 0;
+    let blocks = infos.iter().map(|info| {
+        first += info.bodies as usize;
+        &points[first - info.bodies as usize..first]
+    });
+    let blocks: Vec<_> = blocks.collect();
+    let sums_of_blocks =
+        || CellSums::of_leaves(&Sequential, blocks.len(), |block| blocks[block], &setup);
+    let ahead = least(sums_of_blocks) / count;
     let sums = CellSums::new(infos.len(), &setup, true);
     let none = BTreeMap::new();
     let tree = |before: Option<BodyTree>| {
-        assemble(before, &infos, &sums, (0, &branches), &none, &setup, positions.side())
+        let roots = (&infos[..], &sums);
+        let room = (&setup, positions.side());
+        let Ok(tree) = assemble(&Sequential, before, roots, (0, &branches), &none, room);
+        tree
     };
     let mut before = None;
     let assembled = least(|| before = Some(tree(before.take())));

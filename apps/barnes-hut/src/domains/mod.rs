@@ -1,18 +1,21 @@
-//! The job with its bodies dealt out: each process holds a domain of neighbouring bodies, moves them, and is told by others
-//! what it needs of theirs.
+//! The distribution of bodies over processes, one on each node: each holds a domain of neighbouring
+//! bodies, moves them, and receives from others what its forces need of theirs.
 //!
-//! Nothing is there as a whole at any place but when bodies are read, written or saved. Bodies are sorted into cells every
-//! few steps (`rekey`); in between cells keep their bodies, and only what follows from places is made anew. In each step
-//! every process tells all others the sums of its largest cells, and those who need more just the cells and bodies that theirs may open
-//! (`near`); with these each has the part of the tree that its own forces need (`partial`), so forces
-//! have the same bits whoever holds what.
+//! All bodies are in one place only when they are read, written or saved. They are sorted into cells
+//! every few steps (`rekey`); in between cells keep their bodies, and their sums follow the places.
+//! In each step every process sends the sums of its largest cells to all others. Those that need
+//! more receive just the cells and bodies that their own may open (`near`). With these each has its
+//! locally essential tree (`partial`), so forces have the same bits for any distribution.
 //!
-//! A program with processes that come and go ([`springtide_runtime::malleable`]): domains are dealt out by how fast each
-//! process is, and anew when that changes. Source of the scheme: M. S. Warren and J. K. Salmon, *A parallel hashed oct-tree N-body
-//! algorithm*, Supercomputing 1993.
+//! Within a process all work runs in loops on the threads of the node; only messages are coded and
+//! decoded by one thread. It is a [malleable program](springtide_runtime::malleable): the domains
+//! follow the speeds of the processes. Source of the scheme: M. S. Warren and J. K. Salmon, *A
+//! parallel hashed oct-tree N-body algorithm*, Supercomputing 1993.
 
 mod begin;
+mod blocks;
 mod exchange;
+mod forces;
 mod interval;
 mod layout;
 mod measure;
@@ -24,15 +27,13 @@ mod state;
 mod turns;
 mod wish;
 
-use std::collections::BTreeSet;
-use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::malleable::{Observation, ProcessInfo, Program, Strategy};
+use springtide_runtime::malleable::{Observation, Placement, ProcessInfo, Program, Strategy};
 use springtide_runtime::spmd::Comm;
-use springtide_runtime::work::{Outcome, Stop};
+use springtide_runtime::work::{Outcome, ParallelLoops, PhaseClock, Stop, collect};
 
 use self::begin::Begin;
 pub use self::layout::Layout;
@@ -42,97 +43,128 @@ use self::near::Near;
 use self::rekey::{inside, rekey};
 pub use self::state::State;
 use self::state::{Common, Domain, ObserverState};
-use self::turns::{First as Early, Turns};
-use self::wish::Wish;
-use crate::bodies::{Bodies, first_not_finite};
-use crate::calibrate;
-use crate::forces::{BYTES_A_BODY, Lists, row};
+use crate::bodies::Bodies;
+use crate::forces::row;
 use crate::history::RunHistory;
 use crate::job::{artefacts, due, outcome};
-use crate::kernel::Kernel;
-use crate::loops::OneThread;
+use crate::loops::BODIES_PER_PIECE;
 use crate::options::BarnesHut;
 use crate::picture::Camera;
 use crate::shared::Setup;
 use crate::simulate::{InitialQuantities, SimulationError};
-use crate::tree::BodyTree;
 
-/// What each process tells all others in each step.
+/// The tag of sums that each process sends to all others in each step.
 const ALL: u32 = 1;
-/// What it tells some.
+/// The tag of cells and bodies for those that need them.
 const TELL: u32 = 2;
-/// Wishes for cells and bodies, told to all.
+/// The tag of wishes for cells and bodies, sent to all.
 const WISH: u32 = 3;
-/// Cells and bodies of which it tells them from then on.
+/// The tag of the first message about wished cells and bodies.
 const GRANT: u32 = 6;
-/// Sums over a process's blocks, for the report.
+/// The tag of sums over a process's blocks, for the report.
 const SUMS: u32 = 4;
-/// Whole domains, for rank 0.
+/// The tag of whole domains, for rank 0.
 const WHOLE: u32 = 5;
-/// Bodies that change hands as the blocks are dealt out, after a sort.
+/// The tag of bodies that change hands after a sort.
 const MOVED: u32 = 7;
 
-/// Domains are dealt out anew when the slowest process takes so many times as long as they do on average.
+/// Domains are distributed again when the slowest process takes this many times the mean time.
 const UNEVEN: f64 = 1.15;
 
-/// And when that saves at least about as many steps, in what is left, as dealing out takes.
+/// The cost of a new distribution, in steps: it has to save at least that.
 const DEALING: f64 = 10.0;
 
-/// Nobody looks ahead by more steps than this.
+/// The maximum number of steps for which places are predicted.
 const FORESIGHT: u64 = 32;
 
-/// What a body's own work costs, in interactions with points: to be moved, sorted, and walked for.
+/// The cost of a body's own work, in interactions with points: moving, sorting and walking.
 const BODY_COST: f64 = 150.0;
 
-/// What it costs to tell or hear a number of others, and to put a cell into the tree.
+/// The cost of sending or receiving a number of others, and of putting a cell into the tree.
 const NUMBER_COST: f64 = 25.0;
 const CELL_COST: f64 = 60.0;
 
-/// How long it takes in a simulation, where computing takes no time of its own. In nanoseconds.
+/// Modelled times in a simulation, where computing takes no time of its own; in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
     /// A pair of a body and a point that acts on it.
     pub point: f64,
     /// A pair of a body and a cell with second moments.
     pub quad: f64,
-    /// Making one entry of a group's list, or taking it into the group's series.
+    /// Making one entry of a group's list, or adding it to the group's series.
     pub entry: f64,
-    /// Moving a body, and summing it up into cells where it is, and into its block where it will be in the next step.
+    /// Moving a body and summing it up into cells, and into its block at its next place.
     pub body: f64,
     /// Putting a cell into the tree.
     pub cell: f64,
-    /// Telling somebody of a number, or hearing of one.
+    /// Sending or receiving a number.
     pub number: f64,
     /// Sorting a body into cells.
     pub key: f64,
 }
 
-/// The program. See the head of this file.
+/// The program: see the head of this file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Domains {
     job: BarnesHut,
+    /// One process on each node, except in tests.
+    placement: Placement,
+}
+
+/// What a process works with in one step.
+struct StepContext<'a, 'c> {
+    step: u64,
+    layout: &'a Layout,
+    comm: &'a Comm<'c>,
+    /// Runs the loops, and measures the phases.
+    clock: PhaseClock<'a, 'c>,
+    /// The process's place along the curve.
+    slot: usize,
+}
+
+impl<'a, 'c> StepContext<'a, 'c> {
+    fn new(step: u64, layout: &'a Layout, comm: &'a Comm<'c>) -> Result<Self, Stop> {
+        let slot = layout.slot_of(comm.rank());
+        let slot = slot.ok_or_else(|| Stop::fail("no place in the layout"))?;
+        Ok(Self { step, layout, comm, clock: comm.start_phase_clock(), slot })
+    }
+
+    /// The rank of the process at this place along the curve.
+    fn rank_at(&self, slot: usize) -> u32 {
+        self.layout.ranks()[slot]
+    }
+
+    /// The places of all other processes along the curve.
+    fn others(&self) -> impl Iterator<Item = usize> {
+        let own = self.slot;
+        (0..self.layout.len()).filter(move |other| *other != own)
+    }
 }
 
 impl Domains {
     /// Of a job whose options were checked.
     pub fn new(job: BarnesHut) -> Self {
-        Self { job }
+        Self { job, placement: Placement::EachNode }
     }
 
     fn setup(&self, common: &Common) -> Setup {
-        let Self { job } = self;
+        let job = &self.job;
         Setup::without_bodies(job.accuracy(), job.cell_error, common.mass_unit)
     }
 
+    /// Takes the modelled time of work that all threads of the node share.
     fn model(&self, comm: &Comm<'_>, time: impl Fn(&Costs) -> f64) -> Result<(), Stop> {
         match &self.job.costs {
-            Some(costs) => comm.spend_modelled_time(Duration::from_nanos(time(costs) as u64)),
+            Some(costs) => {
+                let time = time(costs) / comm.node_threads() as f64;
+                comm.spend_modelled_time(Duration::from_nanos(time as u64))
+            }
             None => comm.check(),
         }
     }
 
-    /// Takes the time that telling or hearing so many numbers takes, and putting so many cells and others' bodies into trees: what goes beside
-    /// forces.
+    /// Takes the time of work other than forces: sending or receiving numbers, and putting cells
+    /// and others' bodies into trees.
     fn spend(
         &self,
         near: &mut Near,
@@ -150,169 +182,6 @@ impl Domains {
     /// Whether there is a step after this one, with the same bodies in each cell.
     fn keeps_cells(&self, common: &Common, step: u64) -> bool {
         step > 0 && step < self.job.steps && common.sorted_again > step + 1
-    }
-
-    /// The forces on the domain's bodies where they are now, in this step; returns the potential of each. Called by all at once.
-    fn forces(
-        &self,
-        state: &mut State,
-        step: u64,
-        layout: &Layout,
-        comm: &Comm<'_>,
-    ) -> Result<Vec<f64>, Stop> {
-        let slot = slot(layout, comm)?;
-        let setup = self.setup(&state.common);
-        let foretold = state.take_foretold(slot, &setup)?;
-        let State { common, cuts, domain, near, before, sinks, .. } = state;
-        let units = Units::of(common);
-        let near = near.get_or_insert_with(|| {
-            let at = (slot, layout.clusters(comm.ranks_by_cluster()));
-            let known = (std::mem::take(before), std::mem::take(sinks));
-            Near::new(common, cuts, domain, at, known, &setup)
-        });
-        let is_told = near.begin(foretold);
-        let mut late = self.meet(near, (common, domain), is_told, step, layout, comm)?;
-        // Those whose next places others are told of while the rest is computed.
-        let early = |near: &Near| {
-            if self.keeps_cells(common, step) { near.seen_afar(&setup) } else { Vec::new() }
-        };
-        let mut first = early(near);
-        let blocks = near.blocks().to_vec();
-        let mut felt = vec![Vec::new(); blocks.len()];
-        let mut costs = vec![0f32; blocks.len()];
-        let mut scales = vec![0f32; blocks.len()];
-        let mut spare = near.spare.take();
-        loop {
-            let (tree, new) = near.tree(spare.take(), &setup, units.side);
-            let tree = &*spare.insert(tree);
-            self.spend(near, [0, new, 0], comm)?;
-            let mut lists = Lists::new(tree, Kernel::best(), true);
-            let (mut ready, mut missed, mut wanted) = (Vec::new(), Vec::new(), BTreeSet::new());
-            let waits = near.waits() || late.iter().any(|(_, tag)| *tag == GRANT);
-            for (block, bodies) in blocks.iter().enumerate() {
-                if !felt[block].is_empty() {
-                    continue;
-                }
-                let mut absent = Vec::new();
-                lists.absent(bodies.clone(), &mut absent);
-                scales[block] = lists.scale_of(bodies.clone());
-                if absent.is_empty() {
-                    ready.push(block);
-                    continue;
-                }
-                missed.push(block);
-                // The next look will find it again.
-                let again = lists.looked_at() as f64;
-                self.model(comm, |costs| costs.entry * again)?;
-                let first = |cell: u32| tree.cells.links[cell as usize].first;
-                wanted.extend(absent.into_iter().map(|cell| near.root_of(first(cell)) as u32));
-            }
-            let can_be = |first: &&Early| {
-                let is =
-                    |block: usize| !felt[block].is_empty() || ready.binary_search(&block).is_ok();
-                first.blocks.clone().all(is)
-            };
-            let mut turns = Turns::new(&ready, first.iter().filter(can_be).cloned().collect());
-            // What others tell in this step is not wished for.
-            if !waits {
-                if !wanted.is_empty() {
-                    self.look_ahead(near, (common, domain), step);
-                }
-                let own = near.wish(tree, wanted, &missed, &scales, &setup);
-                comm.share(WISH, own.write())?;
-            }
-            for done in 0.. {
-                let advanced = turns.take(done);
-                for &root in &advanced {
-                    let of_next = |(i, felt)| {
-                        let (acceleration, _) = units.of_felt(felt);
-                        let place = next_place(domain, i, &acceleration, self.job.time_step());
-                        units.point(&place, domain.mass[i])
-                    };
-                    let felt = rows(&felt[near.blocks_of(root)]);
-                    let points: Vec<_> = near.bodies_of(root).zip(felt).map(of_next).collect();
-                    near.advance(root, &points, &setup);
-                }
-                first.retain(|first| !advanced.contains(&first.root));
-                if !advanced.is_empty() {
-                    self.tell(near, false, &setup, layout, comm)?;
-                }
-                let Some(block) = turns.block(done) else { break };
-                let groups = tree.groups_of(blocks[block].clone());
-                costs[block] = self.of_block(comm, tree, &mut lists, groups, &mut felt[block])?;
-                // Others wait for what this process passes on.
-                if self.foretells(common, step) {
-                    comm.is_share_ready(ALL)?;
-                }
-                if !waits {
-                    comm.is_share_ready(WISH)?;
-                } else if self.hear(near, &mut late, false, &setup, layout, comm)? {
-                    break;
-                }
-            }
-            if waits {
-                self.hear(near, &mut late, true, &setup, layout, comm)?;
-                continue;
-            }
-            let wishes = comm.take_shared(WISH)?;
-            let wish = |rank: &u32| Wish::read(&wishes[*rank as usize]);
-            let wishes = layout.ranks().iter().map(wish).collect::<Result<Vec<_>, _>>()?;
-            if !wishes.iter().any(Wish::is_some) {
-                break;
-            }
-            self.look_ahead(near, (common, domain), step);
-            for message in near.grant(&wishes, &setup)? {
-                self.multicast(near, GRANT, message, layout, comm)?;
-            }
-            let granted = (0..layout.len()).filter(|other| near.is_granted(*other, &wishes));
-            let granted = granted.map(|other| (other, GRANT)).collect();
-            late.extend(self.hear_near(near, granted, &setup, layout, comm)?);
-            // Others look on more than before: in the first step, on all that they see.
-            first = early(near);
-        }
-        self.hear(near, &mut late, true, &setup, layout, comm)?;
-        near.spare = spare;
-        near.finish(costs);
-        state.foretold = near.foretold();
-
-        let mut potential = Vec::with_capacity(domain.len());
-        for (felt, of_body) in rows(&felt).zip(&mut domain.acceleration) {
-            let (acceleration, depth) = units.of_felt(felt);
-            *of_body = acceleration;
-            potential.push(depth);
-        }
-        Ok(potential)
-    }
-
-    /// The forces on the groups of a block whose lists are all there; returns what they cost.
-    fn of_block(
-        &self,
-        comm: &Comm<'_>,
-        tree: &BodyTree,
-        lists: &mut Lists<'_>,
-        groups: Range<usize>,
-        felt: &mut Vec<u8>,
-    ) -> Result<f32, Stop> {
-        let (mut pairs, mut entries, mut moved, mut cost) = ([0.0; 2], 0, 0, 0.0);
-        for group in groups {
-            let bodies = tree.bodies(group..group + 1);
-            let count = bodies.len();
-            let counts = lists.one_group(bodies, felt);
-            if lists.is_short() {
-                return Err(Stop::fail("a list is short of bodies that nobody asked for"));
-            }
-            let [points, quads, _] = counts;
-            pairs = [pairs[0] + (count * points) as f64, pairs[1] + (count * quads) as f64];
-            entries += counts.iter().sum::<usize>();
-            moved += count;
-            cost += calibrate::cost(counts, count) + BODY_COST * count as f64;
-        }
-        let time = |costs: &Costs| {
-            costs.point * pairs[0] + costs.quad * pairs[1] + costs.entry * entries as f64
-        };
-        self.model(comm, time)?;
-        let of_costs = |costs: &Costs| time(costs) + costs.body * moved as f64;
-        Ok(self.job.costs.as_ref().map_or(cost, of_costs) as f32)
     }
 
     /// All bodies, at rank 0. Called by all at once.
@@ -336,24 +205,22 @@ impl Domains {
         State::whole(&state.common, domains).map(Some)
     }
 
-    /// Snapshots and pictures that are due.
-    fn show(&self, state: &State, step: u64, layout: &Layout, comm: &Comm<'_>) -> Result<(), Stop> {
-        let job = &self.job;
+    /// Writes snapshots and pictures that are due.
+    fn show(&self, state: &State, at: &StepContext<'_, '_>) -> Result<(), Stop> {
+        let (job, step) = (&self.job, at.step);
         if ![job.snapshot_every, job.picture_every, job.render].iter().any(|&k| due(k, step)) {
             return Ok(());
         }
-        if let Some((bodies, told)) = self.whole(state, layout, comm)?.zip(state.told.as_ref()) {
-            let at = (step, step as f64 * self.job.time_step());
-            artefacts(&self.job, &told.camera, &bodies, at, &OneThread, |name, bytes| {
-                comm.artifact(name, bytes)
+        let whole = self.whole(state, at.layout, at.comm)?;
+        if let Some((bodies, told)) = whole.zip(state.told.as_ref()) {
+            let time = (step, step as f64 * self.job.time_step());
+            artefacts(&self.job, &told.camera, &bodies, time, &at.clock, |name, bytes| {
+                at.comm.artifact(name, bytes)
             })?;
         }
+        at.clock.lap("show");
         Ok(())
     }
-}
-
-fn slot(layout: &Layout, comm: &Comm<'_>) -> Result<usize, Stop> {
-    layout.slot_of(comm.rank()).ok_or_else(|| Stop::fail("no place in the layout"))
 }
 
 impl Program for Domains {
@@ -363,6 +230,10 @@ impl Program for Domains {
 
     fn steps(&self) -> u64 {
         self.job.steps
+    }
+
+    fn placement(&self) -> Placement {
+        self.placement
     }
 
     fn is_checkpointed(&self) -> bool {
@@ -376,7 +247,7 @@ impl Program for Domains {
     fn start(&self, layout: &Layout, comm: &Comm<'_>) -> Result<State, Stop> {
         let job = &self.job;
         let begin = Begin::of(job);
-        let slot = slot(layout, comm)?;
+        let at = StepContext::new(0, layout, comm)?;
         let cuts = layout.cuts(&begin.common.infos);
         let told = (comm.rank() == 0).then(|| ObserverState {
             first: InitialQuantities::default(),
@@ -384,10 +255,10 @@ impl Program for Domains {
             camera: Camera::around(&begin.bodies, job.picture_size).with_width(job.picture_width),
         });
         let common = begin.common.clone();
-        let domain = begin.domain(of_slot(&cuts, slot));
+        let domain = begin.domain(of_slot(&cuts, at.slot));
         let mut state = State::new(common, told, cuts, domain, (Vec::new(), None));
-        let mut potential = self.forces(&mut state, 0, layout, comm)?;
-        // Now it is known what each block costs, and all bodies are still here: nothing has to travel.
+        let mut potential = self.forces(&mut state, &at)?;
+        // The costs of all blocks are known now, and all bodies are still here: none has to travel.
         let costs = state.near.as_ref().map(Near::costs).unwrap_or_default().to_vec();
         let costs = comm.all_gather(&costs)?;
         let costs = layout.ranks().iter().flat_map(|&rank| &costs[rank as usize]);
@@ -395,19 +266,19 @@ impl Program for Domains {
             info.cost = *cost;
         }
         let cuts = layout.cuts(&state.common.infos);
-        let dealt_anew = cuts != state.cuts;
-        if dealt_anew {
-            (state.domain, state.near) = (begin.domain(of_slot(&cuts, slot)), None);
+        let is_changed = cuts != state.cuts;
+        if is_changed {
+            (state.domain, state.near) = (begin.domain(of_slot(&cuts, at.slot)), None);
             state.cuts = cuts;
         }
-        // All of a node's processes have theirs when one has heard of all others.
+        // All of a node's processes have theirs when one has received from all others.
         comm.barrier()?;
         drop(begin);
-        if dealt_anew {
-            potential = self.forces(&mut state, 0, layout, comm)?;
+        if is_changed {
+            potential = self.forces(&mut state, &at)?;
         }
-        self.report(&mut state, &potential, 0, layout, comm)?;
-        self.show(&state, 0, layout, comm)?;
+        self.report(&mut state, &potential, &at)?;
+        self.show(&state, &at)?;
         Ok(state)
     }
 
@@ -418,24 +289,24 @@ impl Program for Domains {
         layout: &Layout,
         comm: &Comm<'_>,
     ) -> Result<(), Stop> {
-        let step = step + 1;
+        let at = StepContext::new(step + 1, layout, comm)?;
         let dt = self.job.time_step();
-        kick(&mut state.domain, 0.5 * dt);
-        let Domain { position, velocity, .. } = &mut state.domain;
-        for (x, v) in position.iter_mut().zip(velocity) {
-            *x = drifted(x, v, dt);
-        }
-        check(&state.domain, step)?;
-        if step >= state.common.sorted_again {
+        state.domain.advance(&at.clock, [0.5 * dt, dt]).and_then(|found| check(found, &at))?;
+        at.clock.lap("integrate");
+        if at.step >= state.common.sorted_again {
             let setup = self.setup(&state.common);
             self.model(comm, |costs| costs.key * state.domain.len() as f64)?;
-            rekey(state, (&self.job, step), layout, comm, &setup)?;
+            rekey(state, &self.job, &at, &setup)?;
+            at.clock.lap("sort");
         }
-        let potential = self.forces(state, step, layout, comm)?;
-        kick(&mut state.domain, 0.5 * dt);
-        check(&state.domain, step)?;
-        self.report(state, &potential, step, layout, comm)?;
-        self.show(state, step, layout, comm)
+        let potential = self.forces(state, &at)?;
+        state.domain.advance(&at.clock, [0.5 * dt, 0.0]).and_then(|found| check(found, &at))?;
+        at.clock.lap("integrate");
+        self.report(state, &potential, &at)?;
+        at.clock.lap("report");
+        self.show(state, &at)?;
+        comm.report_phases(&at.clock);
+        Ok(())
     }
 
     fn split_state(
@@ -465,7 +336,8 @@ impl Program for Domains {
         }
     }
 
-    /// All that there are compute; anew when some have become slower than others.
+    /// Uses all processes, and distributes the domains again when some have become slower than
+    /// others.
     fn decide(&self, seen: &Observation, layout: Option<&Layout>) -> Strategy {
         let processes = seen.available;
         if layout.is_none() || processes != seen.processes || seen.leaving > 0 {
@@ -479,13 +351,13 @@ impl Program for Domains {
     }
 }
 
-/// The time after this step in which cells keep their bodies, as far as it is worth to look ahead.
+/// The time after this step in which cells keep their bodies, up to the greatest foresight.
 fn ahead(job: &BarnesHut, common: &Common, step: u64) -> f64 {
     let steps = common.sorted_again.saturating_sub(step).clamp(1, FORESIGHT);
     job.time_step() * steps as f64
 }
 
-/// The box, and its units: powers of two of the user's, so that nothing is rounded between them.
+/// The box and its units, which are powers of two of the user's, so that conversions are exact.
 struct Units {
     centre: [f64; 3],
     side: f64,
@@ -508,12 +380,17 @@ impl Units {
     }
 
     /// All of a domain's bodies in the box.
-    fn points(&self, domain: &Domain) -> Vec<[f32; 4]> {
-        let places = domain.position.iter().zip(&domain.mass);
-        places.map(|(place, mass)| self.point(place, *mass)).collect()
+    fn points<L: ParallelLoops>(
+        &self,
+        loops: &L,
+        domain: &Domain,
+    ) -> Result<Vec<[f32; 4]>, L::Stop> {
+        collect(loops, domain.len(), BODIES_PER_PIECE, |i| {
+            self.point(&domain.position[i], domain.mass[i])
+        })
     }
 
-    /// The acceleration and the potential of what a body feels, in the user's units.
+    /// The acceleration and the potential of a body in the user's units, from its row.
     fn of_felt(&self, felt: &[u8]) -> ([f64; 3], f64) {
         let [pull @ .., depth] = row(felt);
         (pull.map(|pull| pull * self.pull()), depth * (self.mass / self.side))
@@ -525,11 +402,6 @@ impl Units {
     }
 }
 
-/// What the bodies of these blocks feel, one after the other.
-fn rows(felt: &[Vec<u8>]) -> impl Iterator<Item = &[u8]> {
-    felt.iter().flat_map(|block| block.chunks_exact(BYTES_A_BODY))
-}
-
 fn kicked(velocity: &[f64; 3], acceleration: &[f64; 3], time: f64) -> [f64; 3] {
     [0, 1, 2].map(|axis| velocity[axis] + acceleration[axis] * time)
 }
@@ -538,22 +410,17 @@ fn drifted(place: &[f64; 3], velocity: &[f64; 3], time: f64) -> [f64; 3] {
     [0, 1, 2].map(|axis| place[axis] + velocity[axis] * time)
 }
 
-/// Where a body will be after the next step, which it begins with this acceleration: what [`Domains::step`] does, ahead of it.
+/// The place of a body after the next step, which begins with this acceleration: the result of
+/// [`Domains::step`], ahead of it.
 fn next_place(domain: &Domain, i: usize, acceleration: &[f64; 3], dt: f64) -> [f64; 3] {
     let velocity = kicked(&domain.velocity[i], acceleration, 0.5 * dt);
     let velocity = kicked(&velocity, acceleration, 0.5 * dt);
     drifted(&domain.position[i], &velocity, dt)
 }
 
-fn kick(domain: &mut Domain, time: f64) {
-    for (v, a) in domain.velocity.iter_mut().zip(&domain.acceleration) {
-        *v = kicked(v, a, time);
-    }
-}
-
-fn check(domain: &Domain, step: u64) -> Result<(), SimulationError> {
-    match first_not_finite(&domain.position, &domain.velocity) {
-        Some(i) => Err(SimulationError::NotFinite { step, body: domain.keys[i].1 as usize }),
+fn check(not_finite: Option<u32>, at: &StepContext<'_, '_>) -> Result<(), Stop> {
+    match not_finite {
+        Some(body) => Err(SimulationError::NotFinite { step: at.step, body: body as usize }.into()),
         None => Ok(()),
     }
 }
@@ -562,15 +429,40 @@ fn check(domain: &Domain, step: u64) -> Result<(), SimulationError> {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use springtide_runtime::work::{PoolConfig, ProgressReport, Registry, encode_job, solo};
+    use springtide_runtime::malleable;
+    use springtide_runtime::work::{
+        Context, Job, PoolConfig, ProgressReport, Registry, encode_job, solo,
+    };
 
     use super::*;
     use crate::options::{CellExpansion, Distribution, Model};
 
-    /// The checksum, the result and what was said, by as many processes as there are threads.
-    fn run(job: &BarnesHut, threads: usize) -> (u64, serde_json::Value, Vec<String>) {
+    /// A job that runs the program with this placement of its processes.
+    #[derive(Clone, Serialize, Deserialize)]
+    struct PlacedJob {
+        job: BarnesHut,
+        placement: Placement,
+    }
+
+    impl Job for PlacedJob {
+        const NAME: &'static str = "placed-domains";
+        const ABOUT: &'static str = "for tests";
+
+        fn register(registry: &mut Registry) {
+            malleable::register::<Domains>(registry);
+        }
+
+        fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+            malleable::run(Domains { job: self.job, placement: self.placement }, cx)
+        }
+    }
+
+    /// The checksum, the result and the lines of the steps.
+    type Output = (u64, serde_json::Value, Vec<String>);
+
+    fn run_job<J: Job>(job: J, threads: usize) -> Output {
         let mut registry = Registry::new();
-        registry.job::<BarnesHut>();
+        registry.job::<J>();
         let said = Arc::new(Mutex::new(Vec::new()));
         let keep = said.clone();
         let note = move |note| {
@@ -581,11 +473,21 @@ mod tests {
             }
         };
         let config = PoolConfig { threads, checkpoint_rate: 0, ..PoolConfig::default() };
-        let body = encode_job(job.clone()).unwrap();
-        let report = solo::run(Arc::new(registry), "barnes-hut", body, &config, note).unwrap();
+        let body = encode_job(job).unwrap();
+        let report = solo::run(Arc::new(registry), J::NAME, body, &config, note).unwrap();
         let outcome = report.outcome.unwrap();
         let said = std::mem::take(&mut *said.lock().unwrap());
         (outcome.checksum, outcome.result, said)
+    }
+
+    /// Runs with one process for each of so many threads.
+    fn run(job: &BarnesHut, threads: usize) -> Output {
+        run_job(PlacedJob { job: job.clone(), placement: Placement::EachThread }, threads)
+    }
+
+    /// Runs with one process that has so many threads.
+    fn run_shared(job: &BarnesHut, threads: usize) -> Output {
+        run_job(job.clone(), threads)
     }
 
     fn job() -> BarnesHut {
@@ -600,7 +502,8 @@ mod tests {
         }
     }
 
-    /// Whoever holds what: the same bits, and where bodies are sorted in each step those of replicated bodies.
+    /// Any distribution gives the same bits. If bodies are sorted in each step, they are those of
+    /// replicated bodies.
     #[test]
     fn bodies_end_where_they_do_when_all_have_all() {
         for model in [Model::Galaxies, Model::Plummer] {
@@ -612,13 +515,14 @@ mod tests {
                 let job = BarnesHut { model, order, cell_error, rekey_every: Some(1), ..job() };
                 let replicated =
                     BarnesHut { distribution: Distribution::Replicated, ..job.clone() };
-                let (checksum, result, _) = run(&replicated, 2);
+                let (checksum, result, _) = run_shared(&replicated, 2);
                 let alone = run(&job, 1);
                 assert_eq!(alone.0, checksum, "{model:?} {order:?}");
                 let energy = |result: &serde_json::Value| result["energy"].as_f64().unwrap();
                 assert!((energy(&result) / energy(&alone.1) - 1.0).abs() < 1e-12);
                 for threads in [2, 5] {
                     assert!(run(&job, threads) == alone, "{model:?} {order:?} {threads}");
+                    assert!(run_shared(&job, threads) == alone, "{model:?} {order:?} {threads}");
                 }
             }
         }
@@ -631,6 +535,7 @@ mod tests {
             let alone = run(&job, 1);
             for threads in [3, 4] {
                 assert!(run(&job, threads) == alone, "every {rekey_every:?}, {threads}");
+                assert!(run_shared(&job, threads) == alone, "every {rekey_every:?}, {threads}");
             }
             let error = alone.1["energy_error"].as_f64().unwrap().abs();
             assert!(error < 1e-4, "{error}");

@@ -22,12 +22,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use springtide_runtime::spmd::INLINE_MESSAGE_MAX;
+use springtide_runtime::work::{ParallelLoops, Stop, collect};
 
 use super::layout::{of_slot, slot_with};
 use super::past::{PreviousStep, SentRoots};
 use super::state::{Common, Domain, Unsound};
 use super::turns::First;
 use super::wish::Wish;
+use crate::loops::BODIES_PER_PIECE;
 use crate::partial::{
     BlockInfo, Branch, FormerViews, RemoteBranch, Subscriber, Subscription, add, around, assemble,
     bodies_of, joined, roots,
@@ -36,9 +38,10 @@ use crate::shared::Setup;
 use crate::smooth::{Track, put_number, take_number};
 use crate::tree::{BodyTree, CellSums};
 
-/// Roots are no more than this part of a domain, in bodies: the last ones whose next places others are told of are then needed by few
-/// blocks of theirs.
-const ROOTS: u64 = 8;
+/// A root has at most this part of a domain's bodies. The threads of a node share the work on
+/// roots, so there are several for each; and the last roots whose next places others receive are
+/// then needed by few blocks of theirs.
+const ROOTS: u64 = 32;
 
 /// The part of all work that is done first, so that others are told of it in time.
 const AHEAD: f64 = 0.75;
@@ -186,14 +189,15 @@ pub(crate) struct Near {
 impl Near {
     /// With nothing but own blocks, whose domain has this place along the curve, and what was told before; each place has a number of its
     /// cluster. Of all blocks where they are and how far they look, or of none.
-    pub(crate) fn new(
+    pub(crate) fn new<L: ParallelLoops>(
+        loops: &L,
         common: &Common,
         cuts: &[u32],
         domain: &Domain,
         (slot, clusters): (usize, Vec<usize>),
         (told_before, sinks): (PreviousStep, Vec<Subscriber>),
         setup: &Setup,
-    ) -> Self {
+    ) -> Result<Self, L::Stop> {
         let infos = &common.infos;
         let own_blocks = of_slot(cuts, slot);
         let (mut all, mut holders) = (Vec::new(), vec![0; cuts.len()]);
@@ -218,13 +222,15 @@ impl Near {
                 Some(*sum - info.bodies)
             })
             .collect();
+        let own = of_slot(&holders, slot);
         let mut rest = &domain.keys[..];
-        let branch = |info: &BlockInfo| {
+        let keys_of = |info: &BlockInfo| {
             let (keys, others) = rest.split_at(info.bodies as usize);
             rest = others;
-            Branch::new(keys, setup)
+            keys
         };
-        let own = of_slot(&holders, slot);
+        let keys: Vec<_> = all[own.clone()].iter().map(keys_of).collect();
+        let branches = collect(loops, keys.len(), 1, |at| Branch::new(keys[at], setup))?;
         let before = bodies_of(&infos[..own_blocks.start]);
         let blocks = infos[own_blocks.clone()].iter().scan(before, |first, info| {
             *first += info.bodies as usize;
@@ -234,14 +240,14 @@ impl Near {
         let is_sorted = !sinks.is_empty();
         let sinks_of =
             |slot: usize| if is_sorted { sinks[of_slot(cuts, slot)].to_vec() } else { Vec::new() };
-        Self {
+        Ok(Self {
             firsts,
             slot,
             blocks: blocks.collect(),
             blocks_of,
             tracks: vec![Track::new(sums.columns()); processes],
             sums,
-            branches: all[own].iter().map(branch).collect(),
+            branches,
             roots: all,
             holders,
             others: BTreeMap::new(),
@@ -267,7 +273,7 @@ impl Near {
                 numbers: domain.keys.iter().map(|(_, number)| *number).collect(),
                 ..told_before
             },
-        }
+        })
     }
 
     /// What was told so far, as own bodies, which have these keys and numbers, are sorted anew. What stays where it is moves so far inside the
@@ -295,35 +301,55 @@ impl Near {
         self.next.take().is_some()
     }
 
-    /// Own bodies are at these places now.
-    pub(crate) fn move_own(&mut self, points: &[[f32; 4]], setup: &Setup) {
+    /// Moves own bodies to these places.
+    pub(crate) fn move_own<L: ParallelLoops>(
+        &mut self,
+        loops: &L,
+        points: &[[f32; 4]],
+        setup: &Setup,
+    ) -> Result<(), L::Stop> {
+        let Self { branches, advanced, blocks_of, now, .. } = self;
         let mut rest = points;
-        for (root, branch) in (0..).zip(&mut self.branches) {
+        let mut moves = Vec::with_capacity(branches.len());
+        for ((root, branch), blocks) in (0u32..).zip(branches).zip(blocks_of) {
             let (own, others) = rest.split_at(branch.bodies());
-            if let Some(advanced) = self.advanced.remove(&root) {
-                debug_assert!(advanced.is_at(own));
-                self.replaced.insert(root, std::mem::replace(branch, advanced));
-            } else {
-                let first = self.blocks_of[root as usize].start;
-                branch.sum_up(own, self.now.as_ref().map(|sums| (sums, first)), setup);
-            }
             rest = others;
+            moves.push((root, branch, blocks.start, own, advanced.remove(&root)));
         }
+        loops.parallel_chunks(&mut moves, 1, |_, moves| {
+            for (_, branch, first, own, advanced) in moves {
+                if let Some(advanced) = advanced {
+                    debug_assert!(advanced.is_at(own));
+                    std::mem::swap(&mut **branch, advanced);
+                } else {
+                    branch.sum_up(own, now.as_ref().map(|sums| (sums, *first)), setup);
+                }
+            }
+        })?;
+        let replaced = moves.into_iter().filter_map(|(root, .., replaced)| Some((root, replaced?)));
+        self.replaced.extend(replaced);
         self.stale = self.others.keys().copied().collect();
         self.come = None;
         self.wished.clear();
         self.later.clear();
         self.grown.clear();
+        Ok(())
     }
 
-    /// Own bodies are on their way to these places. It is asked only where somebody wishes for something, and once in a step.
-    pub(crate) fn look_ahead(&mut self, later: impl Iterator<Item = [f32; 3]>) {
-        if !self.later.is_empty() {
-            return;
+    /// Predicts the `later` places of own bodies, by index, once in a step.
+    pub(crate) fn look_ahead<L: ParallelLoops>(
+        &mut self,
+        loops: &L,
+        later: impl Fn(usize) -> [f32; 3] + Sync,
+    ) -> Result<(), L::Stop> {
+        if self.later.is_empty() {
+            let masses: Vec<f32> = self.branches.iter().flat_map(Branch::masses).collect();
+            self.later = collect(loops, masses.len(), BODIES_PER_PIECE, |i| {
+                let [x, y, z] = later(i);
+                [x, y, z, masses[i]]
+            })?;
         }
-        let points = || self.branches.iter().flat_map(|branch| branch.points());
-        let moved = points().zip(later).map(|(&[.., mass], [x, y, z])| [x, y, z, mass]);
-        self.later.extend(moved);
+        Ok(())
     }
 
     /// Where an own block is, and where its bodies will be later.
@@ -337,14 +363,31 @@ impl Near {
         around(both.map(|&[x, y, z, _]| [x, y, z]))
     }
 
-    /// What all are told for the next step, in which own bodies are expected at these places: see the head of this file.
-    pub(crate) fn foretell(&mut self, points: &[[f32; 4]], setup: &Setup) -> Vec<u8> {
-        let sums = CellSums::of_bodies(self.blocks.iter().map(Range::len), points, setup);
+    /// Predicts the sums of own blocks for the next step, in which own bodies are expected at these
+    /// places: see the head of this file.
+    pub(crate) fn foretell<L: ParallelLoops>(
+        &mut self,
+        loops: &L,
+        points: &[[f32; 4]],
+        setup: &Setup,
+    ) -> Result<(), L::Stop> {
+        let first = self.blocks.first().map_or(0, |bodies| bodies.start);
+        let bodies = |block: usize| {
+            let bodies = &self.blocks[block];
+            &points[bodies.start - first..bodies.end - first]
+        };
+        self.next = Some(CellSums::of_leaves(loops, self.blocks.len(), bodies, setup)?);
+        Ok(())
+    }
+
+    /// The message to all about the predicted sums.
+    pub(crate) fn tell_foretold(&mut self, setup: &Setup) -> Vec<u8> {
         let mut numbers = Vec::new();
-        for (branch, blocks) in self.branches.iter().zip(&self.blocks_of) {
-            branch.sums_of((&sums, blocks.start), setup, &mut numbers);
+        if let Some(sums) = &self.next {
+            for (branch, blocks) in self.branches.iter().zip(&self.blocks_of) {
+                branch.sums_of((sums, blocks.start), setup, &mut numbers);
+            }
         }
-        self.next = Some(sums);
         self.tell_sums(numbers)
     }
 
@@ -387,29 +430,42 @@ impl Near {
         self.audiences.len()
     }
 
-    /// What this audience is told of own roots now: of those that were just advanced or, where all are where they are in this step (`rest`), of those
-    /// that were not told of it ahead. Nothing if there is nothing to tell; but it waits for the rest of what it was told something of.
-    pub(crate) fn tell(&mut self, audience: usize, rest: bool, setup: &Setup) -> Vec<Message> {
+    /// The messages to this audience about own roots: those that were just advanced or, once all are
+    /// at their places in this step (`rest`), those that were not sent ahead. None if nothing is to
+    /// be sent; but the audience waits for the rest of what was begun.
+    pub(crate) fn tell<L: ParallelLoops>(
+        &mut self,
+        loops: &L,
+        audience: usize,
+        rest: bool,
+        setup: &Setup,
+    ) -> Result<Vec<Message>, L::Stop> {
         let Self { audiences, branches, advanced, .. } = self;
         let views = &mut audiences[audience].views;
-        // Who listens to any hears all, for the last message ends it.
+        // All receive the last message, if they receive any.
         let to: BTreeSet<usize> = views.values().flat_map(|seen| &seen.by).copied().collect();
-        let (mut messages, mut of_root) = (Vec::new(), Vec::new());
+        let mut parts = Vec::new();
         for (&root, seen) in views.iter_mut() {
             let now = rest.then(|| &branches[root as usize]);
-            if let Some(branch) = now.or(advanced.get(&root)).filter(|_| !seen.is_ahead) {
-                of_root.clear();
-                branch.tell(&mut seen.view, setup, &mut of_root);
-                let part = RootPart { root: root as usize, version: seen.version, bytes: &of_root };
-                put(&mut messages, &part, &to, seen.view.numbers(setup));
-                seen.is_ahead = true;
+            let branch = now.or(advanced.get(&root)).filter(|_| !seen.is_ahead);
+            parts.extend(branch.map(|branch| (root, branch, &mut *seen, Vec::new())));
+        }
+        loops.parallel_chunks(&mut parts, 1, |_, parts| {
+            for (_, branch, seen, bytes) in parts {
+                branch.tell(&mut seen.view, setup, bytes);
             }
-            seen.is_ahead &= !rest;
+        })?;
+        let mut messages = Vec::new();
+        for (root, _, seen, bytes) in parts {
+            let part = RootPart { root: root as usize, version: seen.version, bytes: &bytes };
+            put(&mut messages, &part, &to, seen.view.numbers(setup));
+            seen.is_ahead = true;
         }
         if rest {
+            views.values_mut().for_each(|seen| seen.is_ahead = false);
             end(&mut messages, to);
         }
-        messages
+        Ok(messages)
     }
 
     /// The bodies of an own root, both counted from the first.
@@ -424,33 +480,53 @@ impl Near {
         self.others.range(of_slot(&self.holders, from)).next().is_some()
     }
 
-    /// What it told; how many numbers that were taken in, of how many cells and bodies, and whether that was the last.
-    pub(crate) fn hear(
+    /// Stores the data of a message from the process at this place. Returns the counts of numbers,
+    /// cells and bodies, and whether it was the last message.
+    pub(crate) fn hear<L: ParallelLoops<Stop = Stop>>(
         &mut self,
+        loops: &L,
         from: usize,
         bytes: &[u8],
         setup: &Setup,
-    ) -> Result<([usize; 3], bool), Unsound> {
+    ) -> Result<([usize; 3], bool), Stop> {
         let unsound = || Unsound { what: "cells of others" };
-        let first = of_slot(&self.holders, from).start;
+        let roots = of_slot(&self.holders, from);
         let (last, mut bytes) = bytes.split_first().ok_or_else(unsound)?;
-        let mut sum = [0; 3];
+        let mut parts = BTreeMap::new();
         while !bytes.is_empty() {
-            let RootPart { root, version, bytes: mut part } =
+            let RootPart { root, version, bytes: part } =
                 RootPart::take(&mut bytes).ok_or_else(unsound)?;
-            // Others may have wished for what nobody here needs, or for more than was told ahead.
-            if self.versions.get(&(first + root)) != Some(&version) {
-                continue;
+            // Others may have wished for what no process here needs, or for more than was sent
+            // ahead.
+            if self.versions.get(&(roots.start + root)) == Some(&version)
+                && parts.insert(roots.start + root, part).is_some()
+            {
+                return Err(unsound().into());
             }
-            let other = self.others.get_mut(&(first + root)).ok_or_else(unsound)?;
-            other.hear(&mut part, setup).filter(|()| part.is_empty()).ok_or_else(unsound)?;
-            if self.stale.remove(&(first + root)) {
-                self.come.iter_mut().for_each(|come| _ = come.insert(first + root));
-            }
-            sum = added(sum, other, setup);
         }
-        if *last != 0 && self.stale.range(of_slot(&self.holders, from)).next().is_some() {
-            return Err(unsound());
+        let others = self.others.range_mut(roots.clone());
+        let mut heard: Vec<_> =
+            others.filter_map(|(root, other)| Some((parts.remove(root)?, *root, other))).collect();
+        if !parts.is_empty() {
+            return Err(unsound().into());
+        }
+        let mut is_sound = vec![false; heard.len()];
+        let mut pairs: Vec<_> = heard.iter_mut().zip(&mut is_sound).collect();
+        loops.parallel_chunks(&mut pairs, 1, |_, pairs| {
+            for ((part, _, other), is_sound) in pairs {
+                **is_sound = other.hear(part, setup).is_some() && part.is_empty();
+            }
+        })?;
+        let mut sum = [0; 3];
+        for (_, root, other) in &heard {
+            sum = added(sum, other, setup);
+            if self.stale.remove(root) {
+                self.come.iter_mut().for_each(|come| _ = come.insert(*root));
+            }
+        }
+        let is_short = *last != 0 && self.stale.range(roots).next().is_some();
+        if is_short || is_sound.contains(&false) {
+            return Err(unsound().into());
         }
         Ok((sum, *last != 0))
     }
@@ -506,25 +582,26 @@ impl Near {
         self.advanced.insert(root, branch);
     }
 
-    /// The tree of all that is here of this step: the `last` one with what came since, or a new one with its memory. Also how many of its
-    /// cells are new.
-    pub(crate) fn tree(
+    /// The tree of all present data of this step: the `last` one with what has arrived since, or a
+    /// new one in its memory. Also returns the number of its new cells.
+    pub(crate) fn tree<L: ParallelLoops>(
         &mut self,
+        loops: &L,
         last: Option<BodyTree>,
         setup: &Setup,
         side: f64,
-    ) -> (BodyTree, usize) {
+    ) -> Result<(BodyTree, usize), L::Stop> {
         let come = self.come.replace(BTreeSet::new());
         let last = match (last, come) {
-            (Some(tree), Some(come)) => return self.hung_in(tree, come),
+            (Some(tree), Some(come)) => return Ok(self.hung_in(tree, come)),
             (last, _) => last,
         };
         let own = (self.own().start, &self.branches[..]);
         let others = self.others.iter().filter(|(root, _)| !self.stale.contains(root));
         let others = others.map(|(root, other)| (*root, other)).collect();
-        let tree = assemble(last, &self.roots, &self.sums, own, &others, setup, side);
+        let tree = assemble(loops, last, (&self.roots, &self.sums), own, &others, (setup, side))?;
         let new = tree.cells.links.len();
-        (tree, new)
+        Ok((tree, new))
     }
 
     /// A tree of this step with these roots of others, which came since it was put together; and how many cells they have.
@@ -593,11 +670,12 @@ impl Near {
 
     /// Takes in what each process wishes for, by place along the curve; what others are told, if that is something of own roots. From now
     /// on they are told of these roots in each step.
-    pub(crate) fn grant(
+    pub(crate) fn grant<L: ParallelLoops<Stop = Stop>>(
         &mut self,
+        loops: &L,
         wishes: &[Wish],
         setup: &Setup,
-    ) -> Result<Vec<Message>, Unsound> {
+    ) -> Result<Vec<Message>, Stop> {
         for (from, wish) in wishes.iter().enumerate() {
             self.note(from, wish)?;
         }
@@ -612,7 +690,7 @@ impl Near {
                 }
             }
             if !wished.is_empty() {
-                messages.extend(self.show(audience, wished, setup)?);
+                messages.extend(self.show(loops, audience, wished, setup)?);
             }
         }
         Ok(messages)
@@ -623,71 +701,91 @@ impl Near {
         self.is_sorted
     }
 
-    /// What others are told as bodies were just sorted: of own roots that are not far from their blocks.
-    pub(crate) fn show_sorted(&mut self, setup: &Setup) -> Result<Vec<Message>, Unsound> {
+    /// The messages after bodies were sorted: about own roots that are not far from others' blocks.
+    pub(crate) fn show_sorted<L: ParallelLoops<Stop = Stop>>(
+        &mut self,
+        loops: &L,
+        setup: &Setup,
+    ) -> Result<Vec<Message>, Stop> {
         self.is_sorted = false;
-        let roots = self.branches.len() as u32;
-        (0..roots).for_each(|root| self.grow(root, setup));
+        if self.audiences.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.grow(loops, 0..self.branches.len() as u32, setup)?;
         let mut messages = Vec::new();
         for audience in 0..self.audiences.len() {
-            let mut seen: BTreeMap<u32, BTreeSet<usize>> = BTreeMap::new();
-            for root in 0..roots {
-                let (branch, grown) = (&self.branches[root as usize], &self.grown[&root]);
+            let slots = &self.audiences[audience].slots;
+            let seen_by = collect(loops, self.branches.len(), 1, |root| {
+                let (branch, grown) = (&self.branches[root], &self.grown[&(root as u32)]);
                 let sees = |slot: &usize| branch.is_near_to(grown, &self.sinks[*slot], setup);
-                let by: BTreeSet<usize> =
-                    self.audiences[audience].slots.iter().copied().filter(sees).collect();
-                if !by.is_empty() {
-                    seen.insert(root, by);
-                }
-            }
-            messages.extend(self.show(audience, seen, setup)?);
+                slots.iter().copied().filter(sees).collect::<BTreeSet<usize>>()
+            })?;
+            let seen = (0u32..).zip(seen_by).filter(|(_, by)| !by.is_empty()).collect();
+            messages.extend(self.show(loops, audience, seen, setup)?);
         }
         Ok(messages)
     }
 
-    /// An own root, counted from the first, with bodies where they are later.
-    fn grow(&mut self, root: u32, setup: &Setup) {
-        if self.grown.contains_key(&root) {
-            return;
-        }
-        let mut grown = self.branches[root as usize].clone();
-        grown.sum_up(&self.later[self.bodies_of(root)], None, setup);
-        self.grown.insert(root, grown);
+    /// Makes own roots, counted from the first, with bodies at their later places.
+    fn grow<L: ParallelLoops>(
+        &mut self,
+        loops: &L,
+        roots: impl IntoIterator<Item = u32>,
+        setup: &Setup,
+    ) -> Result<(), L::Stop> {
+        let roots: Vec<u32> =
+            roots.into_iter().filter(|root| !self.grown.contains_key(root)).collect();
+        let grown = collect(loops, roots.len(), 1, |at| {
+            let root = roots[at];
+            let mut grown = self.branches[root as usize].clone();
+            grown.sum_up(&self.later[self.bodies_of(root)], None, setup);
+            grown
+        })?;
+        self.grown.extend(roots.into_iter().zip(grown));
+        Ok(())
     }
 
-    /// Shows own roots, counted from the first, to some of an audience, of whom those who know of them before still do.
-    fn show(
+    /// Shows own roots, counted from the first, to some of an audience. Those that had a view of
+    /// them before get the new one.
+    fn show<L: ParallelLoops<Stop = Stop>>(
         &mut self,
+        loops: &L,
         audience: usize,
         roots: BTreeMap<u32, BTreeSet<usize>>,
         setup: &Setup,
-    ) -> Result<Vec<Message>, Unsound> {
-        let mut messages = Vec::new();
-        for (root, mut by) in roots {
-            self.grow(root, setup);
-            let bodies = self.bodies_of(root);
-            let Self { audiences, branches, grown, sinks, before: before_sort, .. } = self;
-            let Audience { slots, is_afar, views } = &mut audiences[audience];
-            let before = views.get(&root);
+    ) -> Result<Vec<Message>, Stop> {
+        self.grow(loops, roots.keys().copied(), setup)?;
+        let Audience { slots, is_afar, views } = &self.audiences[audience];
+        let roots: Vec<(u32, BTreeSet<usize>)> = roots.into_iter().collect();
+        let shown = collect(loops, roots.len(), 1, |at| {
+            let (root, by) = &roots[at];
+            let before = views.get(root);
+            let mut by = by.clone();
             by.extend(before.iter().flat_map(|seen| &seen.by));
             let version = before.map_or(0, |seen| seen.version) + 1;
-            let branch = &branches[root as usize];
+            let branch = &self.branches[*root as usize];
             let sinks: Vec<Subscriber> =
-                by.iter().flat_map(|slot| &sinks[*slot]).copied().collect();
-            let mut of_root = Vec::new();
+                by.iter().flat_map(|slot| &self.sinks[*slot]).copied().collect();
+            let mut bytes = Vec::new();
             if *is_afar {
-                write_takers(slots, &by, &mut of_root);
+                write_takers(slots, &by, &mut bytes);
             }
-            let view = before_sort.of_told(audience, &by, bodies, |known| {
-                branch.view(&grown[&root], &sinks, known, setup, &mut of_root)
+            let view = self.before.of_told(audience, &by, self.bodies_of(*root), |known| {
+                branch.view(&self.grown[root], &sinks, known, setup, &mut bytes)
             });
-            let mut view = view.ok_or(Unsound { what: "wishes for what is far" })?;
-            branch.tell(&mut view, setup, &mut of_root);
-            let part = RootPart { root: root as usize, version, bytes: &of_root };
-            put(&mut messages, &part, &by, view.numbers(setup));
-            views.insert(root, RootSubscription { view, by, version, is_ahead: false });
+            let mut view = view?;
+            branch.tell(&mut view, setup, &mut bytes);
+            Some((RootSubscription { view, by, version, is_ahead: false }, bytes))
+        })?;
+        let Audience { slots, views, .. } = &mut self.audiences[audience];
+        let mut messages = Vec::new();
+        for ((root, _), shown) in roots.into_iter().zip(shown) {
+            let (seen, bytes) = shown.ok_or(Unsound { what: "wishes for what is far" })?;
+            let part = RootPart { root: root as usize, version: seen.version, bytes: &bytes };
+            put(&mut messages, &part, &seen.by, seen.view.numbers(setup));
+            views.insert(root, seen);
         }
-        end(&mut messages, self.audiences[audience].slots.iter().copied().collect());
+        end(&mut messages, slots.iter().copied().collect());
         Ok(messages)
     }
 

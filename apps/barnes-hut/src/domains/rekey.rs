@@ -10,20 +10,23 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use serde_bytes::ByteBuf;
-use springtide_runtime::spmd::Comm;
-use springtide_runtime::work::Stop;
+use springtide_runtime::work::{ParallelLoops, Stop};
 
 use super::interval::{next_sort, summed_motion};
-use super::layout::{Layout, of_slot, slot_with};
+use super::layout::{of_slot, slot_with};
 use super::state::{Common, Domain, State, Unsound};
-use super::{MOVED, Units, ahead, drifted};
+use super::{MOVED, StepContext, Units, ahead, drifted};
 use crate::bodies::length;
 use crate::bounds::CubeBounds;
 use crate::forces::scale_by;
+use crate::loops::BODIES_PER_PIECE;
 use crate::options::BarnesHut;
 use crate::partial::{BlockInfo, Subscriber, around, bodies_of, joined, merged, pieces};
 use crate::shared::Setup;
 use crate::tree::{LEVELS, agreeing, corner, morton};
+
+/// Pieces of blocks in a piece of a loop.
+const PIECES_PER_PIECE: usize = 64;
 
 /// A place in sides from the middle, rounded as it is shared.
 pub(crate) fn inside(place: &[f64; 3], centre: [f64; 3], side: f64) -> [f32; 3] {
@@ -32,19 +35,27 @@ pub(crate) fn inside(place: &[f64; 3], centre: [f64; 3], side: f64) -> [f32; 3] 
 
 /// Sorts the bodies in this step: see the head of this file. All processes call it together. The
 /// interval until the next sort follows from the velocities.
-pub(crate) fn rekey(
+pub(super) fn rekey(
     state: &mut State,
-    (job, step): (&BarnesHut, u64),
-    layout: &Layout,
-    comm: &Comm<'_>,
+    job: &BarnesHut,
+    at: &StepContext<'_, '_>,
     setup: &Setup,
 ) -> Result<(), Stop> {
-    let slot = layout.slot_of(comm.rank()).ok_or_else(|| Stop::fail("no place in the layout"))?;
-    let numbers = state.domain.keys.iter().map(|(_, number)| *number);
-    let own = CubeBounds::of_some(&state.domain.position, numbers, state.common.bodies);
+    let StepContext { step, layout, comm, ref clock, slot } = *at;
+    let Domain { position, keys, .. } = &state.domain;
+    let own = clock.parallel_map(0..keys.len(), BODIES_PER_PIECE, |piece| {
+        let numbers = keys[piece.clone()].iter().map(|(_, number)| *number);
+        CubeBounds::of_some(&position[piece], numbers, state.common.bodies)
+    })?;
+    let none = || CubeBounds::of_some(&[], std::iter::empty(), state.common.bodies);
+    let own = own.into_iter().reduce(|mut all, other| {
+        all.merge(&other);
+        all
+    });
+    let own = own.unwrap_or_else(none);
     let own_blocks = &state.common.infos[of_slot(&state.cuts, slot)];
     let scales = (state.common.side, job.time_step());
-    let moved = summed_motion(own_blocks, &state.domain.velocity, scales, setup);
+    let moved = summed_motion(clock, own_blocks, &state.domain.velocity, scales, setup)?;
     let all = comm.all_gather(&(own, moved))?.into_iter().reduce(|mut all, other| {
         all.0.merge(&other.0);
         all.1 += other.1;
@@ -71,31 +82,45 @@ pub(crate) fn rekey(
             state.before = near.into_before(&domain.keys, moved);
         }
     }
-    for (key, place) in domain.keys.iter_mut().zip(&domain.position) {
-        key.0 = morton(inside(place, centre, side));
-    }
     let key = |place: &[f64; 3]| morton(inside(place, centre, side));
+    let Domain { keys, position, .. } = &mut domain;
+    clock.parallel_chunks(keys, BODIES_PER_PIECE, |first, keys| {
+        for ((code, _), place) in keys.iter_mut().zip(&position[first..]) {
+            *code = key(place);
+        }
+    })?;
     let holder = |_, key| borders.partition_point(|&border| border <= key) - 1;
-    let (mut domain, parts) = parted(domain, pull, (slot, layout.len()), holder);
-    let mut by_rank = vec![Bytes::new(); layout.len()];
-    for (part, rank) in parts.into_iter().zip(layout.ranks()) {
-        by_rank[*rank as usize] = part.into();
+    if layout.len() > 1 {
+        let (kept, parts) = parted(clock, domain, pull, (slot, layout.len()), holder)?;
+        domain = kept;
+        let mut by_rank = vec![Bytes::new(); layout.len()];
+        for (part, rank) in parts.into_iter().zip(layout.ranks()) {
+            by_rank[*rank as usize] = part.into();
+        }
+        for part in comm.all_to_all(by_rank)? {
+            domain.read_drifted(&part, pull, key)?;
+        }
     }
-    for part in comm.all_to_all(by_rank)? {
-        domain.read_drifted(&part, pull, key)?;
-    }
-    let domain = domain.sorted();
+    let domain = domain.sorted(clock)?;
     let (from, to) = (borders[slot], borders[slot + 1]);
     let mine = pieces(&domain.keys, from..to, setup, |bodies| domain.cost[bodies].iter().sum());
     let mut sinks = Vec::new();
     if layout.len() > 1 {
         let inside = |place: &[f64; 3]| inside(place, centre, side);
         let mut first = 0;
-        for piece in &mine {
-            let bodies = first..first + piece.bodies as usize;
-            first = bodies.end;
-            sink(&domain, bodies, ahead, inside, pull, setup).write(&mut sinks);
-        }
+        let bodies = mine.iter().map(|piece| {
+            first += piece.bodies as usize;
+            first - piece.bodies as usize..first
+        });
+        let bodies: Vec<_> = bodies.collect();
+        let each = clock.parallel_map(0..bodies.len(), PIECES_PER_PIECE, |pieces| {
+            let mut some = Vec::new();
+            for bodies in &bodies[pieces] {
+                sink(&domain, bodies.clone(), ahead, inside, pull, setup).write(&mut some);
+            }
+            some
+        })?;
+        sinks = each.concat();
     }
     let told = comm.all_gather(&(mine, ByteBuf::from(sinks)))?;
 
@@ -127,14 +152,14 @@ pub(crate) fn rekey(
         }
     }
     // All know who gives whom something: mostly few, and nothing.
-    let (mut domain, parts) = parted(domain, pull, (slot, layout.len()), |i, _| to[i]);
+    let (mut domain, parts) = parted(clock, domain, pull, (slot, layout.len()), |i, _| to[i])?;
     for (part, rank) in parts.into_iter().zip(layout.ranks()).filter(|(part, _)| !part.is_empty()) {
         comm.send(*rank, MOVED, part)?;
     }
     for other in comes_from {
         domain.read_drifted(&comm.receive(layout.ranks()[other], MOVED)?, pull, key)?;
     }
-    state.domain = domain.sorted();
+    state.domain = domain.sorted(clock)?;
     let due = bodies_of(&state.common.infos[of_slot(&state.cuts, slot)]);
     if due != state.domain.len() {
         return Err(Stop::fail(format_args!(
@@ -213,14 +238,16 @@ fn borders(old: &Common, cuts: &[u32], centre: [f64; 3], side: f64) -> Vec<u64> 
     borders
 }
 
-/// The bodies that stay with the process at this place along the curve, of so many, and what goes to each other: `holder` tells who has a
-/// body, of its index and key. Accelerations are in units of `pull`.
-fn parted(
+/// The bodies that stay with the process at this place along the curve, of so many, and those for
+/// each other process. `holder` returns the place of a body's process from its index and key.
+/// Accelerations are in units of `pull`.
+fn parted<L: ParallelLoops>(
+    loops: &L,
     domain: Domain,
     pull: f64,
     (slot, slots): (usize, usize),
     holder: impl Fn(usize, u64) -> usize,
-) -> (Domain, Vec<Vec<u8>>) {
+) -> Result<(Domain, Vec<Vec<u8>>), L::Stop> {
     let mut parts = vec![Vec::new(); slots];
     let mut kept = Vec::with_capacity(domain.len());
     for (i, (key, _)) in domain.keys.iter().enumerate() {
@@ -230,5 +257,5 @@ fn parted(
             domain.write_drifted(i, pull, &mut parts[to]);
         }
     }
-    (domain.only(&kept), parts)
+    Ok((domain.only(loops, &kept)?, parts))
 }

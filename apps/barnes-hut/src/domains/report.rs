@@ -1,39 +1,42 @@
-//! Energies and momenta of all bodies, for those who watch.
+//! Energies and momenta of all bodies, for the run's output.
 
 use std::ops::Range;
 
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::wire;
-use springtide_runtime::work::Stop;
+use springtide_runtime::work::{ParallelLoops, Stop};
 
 use super::layout::Layout;
 use super::state::{State, Summed};
-use super::{Domains, SUMS, slot};
+use super::{Domains, SUMS, StepContext};
 use crate::bodies::{length, turning_of};
 use crate::exact::ExactSum;
 use crate::job::{due, line};
 use crate::simulate::{InitialQuantities, StepReport};
 
-/// Sums over a block that a report is made of: twice the energies, momentum, angular momentum and its magnitudes.
+/// The number of sums of a report: twice the energies, momentum, angular momentum and its
+/// magnitudes.
 const SUMMED: usize = 9;
 
+/// Blocks of a piece of the loop over all blocks.
+const BLOCKS_PER_PIECE: usize = 16;
+
 impl Domains {
-    /// Tells rank 0 of this moment, which tells those who watch after the next forces: it need not wait for what is on its way. Sums are
-    /// taken block by block, and of blocks exactly, so they are the same whoever holds what. Called by all at once.
+    /// Sends the sums of this step to rank 0, which reports them after the next forces, when they
+    /// have arrived. Sums are taken block by block, and of blocks exactly, so they are the same for
+    /// any distribution. Called by all at once.
     pub(super) fn report(
         &self,
         state: &mut State,
         potential: &[f64],
-        step: u64,
-        layout: &Layout,
-        comm: &Comm<'_>,
+        at: &StepContext<'_, '_>,
     ) -> Result<(), Stop> {
+        let StepContext { step, layout, comm, .. } = *at;
         self.conclude(state, layout, comm)?;
         let job = &self.job;
         if ![0, job.steps].contains(&step) && !due(job.report_every, step) {
             return Ok(());
         }
-        let slot = slot(layout, comm)?;
         let domain = &state.domain;
         let of_block = |bodies: Range<usize>| {
             let mut sum = [0.0; SUMMED];
@@ -50,7 +53,11 @@ impl Domains {
             }
             sum
         };
-        let blocks: Vec<_> = state.blocks(slot).into_iter().map(of_block).collect();
+        let blocks = state.blocks(at.slot);
+        let blocks = at.clock.parallel_map(0..blocks.len(), BLOCKS_PER_PIECE, |piece| {
+            blocks[piece].iter().cloned().map(of_block).collect::<Vec<_>>()
+        })?;
+        let blocks = blocks.concat();
         let of_all = |i: usize| {
             let mut sum = ExactSum::default();
             sum.extend(blocks.iter().map(|of_block| of_block[i]));

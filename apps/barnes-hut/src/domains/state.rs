@@ -8,14 +8,16 @@ use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_bytes::ByteBuf;
 use springtide_runtime::wire;
-use springtide_runtime::work::{Sequential, Stop};
+use springtide_runtime::work::{ParallelLoops, Stop, collect};
 
 use super::layout::{Layout, of_slot};
 use super::near::Near;
 use super::past::PreviousStep;
-use crate::bodies::Bodies;
+use super::{drifted, kicked};
+use crate::bodies::{Bodies, first_not_finite};
 use crate::exact::ExactSum;
 use crate::history::RunHistory;
+use crate::loops::BODIES_PER_PIECE;
 use crate::partial::{BlockInfo, Subscriber, bodies_of};
 use crate::picture::Camera;
 use crate::shared::Setup;
@@ -93,18 +95,52 @@ impl Domain {
     }
 
     /// These of the bodies, in this order.
-    fn picked(&self, order: &[u32]) -> Self {
-        fn column<T: Copy>(of: &[T], order: &[u32]) -> Vec<T> {
-            order.iter().map(|&i| of[i as usize]).collect()
+    fn picked<L: ParallelLoops>(&self, loops: &L, order: &[u32]) -> Result<Self, L::Stop> {
+        fn column<T: Copy + Send + Sync, L: ParallelLoops>(
+            loops: &L,
+            of: &[T],
+            order: &[u32],
+        ) -> Result<Vec<T>, L::Stop> {
+            collect(loops, order.len(), BODIES_PER_PIECE, |at| of[order[at] as usize])
         }
-        Self {
-            keys: column(&self.keys, order),
-            position: column(&self.position, order),
-            velocity: column(&self.velocity, order),
-            acceleration: column(&self.acceleration, order),
-            mass: column(&self.mass, order),
-            cost: column(&self.cost, order),
-        }
+        Ok(Self {
+            keys: column(loops, &self.keys, order)?,
+            position: column(loops, &self.position, order)?,
+            velocity: column(loops, &self.velocity, order)?,
+            acceleration: column(loops, &self.acceleration, order)?,
+            mass: column(loops, &self.mass, order)?,
+            cost: column(loops, &self.cost, order)?,
+        })
+    }
+
+    /// Kicks all bodies for the first time, and then lets them drift for the second. Returns the
+    /// number among all bodies of one whose place or velocity is not finite, if there is any.
+    pub(crate) fn advance<L: ParallelLoops>(
+        &mut self,
+        loops: &L,
+        [kick, drift]: [f64; 2],
+    ) -> Result<Option<u32>, L::Stop> {
+        let Self { keys, position, velocity, acceleration, .. } = self;
+        let mut pieces: Vec<_> = position
+            .chunks_mut(BODIES_PER_PIECE)
+            .zip(velocity.chunks_mut(BODIES_PER_PIECE))
+            .zip(acceleration.chunks(BODIES_PER_PIECE))
+            .map(|((position, velocity), acceleration)| (position, velocity, acceleration, None))
+            .collect();
+        loops.parallel_chunks(&mut pieces, 1, |piece, pieces| {
+            for (position, velocity, acceleration, not_finite) in pieces {
+                let bodies = position.iter_mut().zip(&mut **velocity).zip(&**acceleration);
+                for ((x, v), a) in bodies {
+                    *v = kicked(v, a, kick);
+                    if drift != 0.0 {
+                        *x = drifted(x, v, drift);
+                    }
+                }
+                let found = first_not_finite(position, velocity);
+                *not_finite = found.map(|at| piece * BODIES_PER_PIECE + at);
+            }
+        })?;
+        Ok(pieces.into_iter().find_map(|(.., not_finite)| not_finite).map(|at| keys[at].1))
     }
 
     /// These bodies as bytes.
@@ -182,30 +218,37 @@ impl Domain {
         Ok(())
     }
 
-    /// Those of the bodies that are kept.
-    pub(crate) fn only(self, kept: &[bool]) -> Self {
+    /// The bodies that are kept.
+    pub(crate) fn only<L: ParallelLoops>(self, loops: &L, kept: &[bool]) -> Result<Self, L::Stop> {
         if kept.iter().all(|kept| *kept) {
-            return self;
+            return Ok(self);
         }
         let some: Vec<u32> = (0..).zip(kept).filter(|(_, kept)| **kept).map(|(i, _)| i).collect();
-        self.picked(&some)
+        self.picked(loops, &some)
     }
 
     /// The same bodies in the order of their keys and, of equal ones, numbers.
-    pub(crate) fn sorted(self) -> Self {
-        if self.keys.is_sorted() {
-            return self;
+    pub(crate) fn sorted<L: ParallelLoops>(self, loops: &L) -> Result<Self, L::Stop> {
+        let Self { keys, .. } = &self;
+        let count = keys.len();
+        let are_sorted = loops.parallel_map(0..count, BODIES_PER_PIECE, |piece| {
+            keys[piece.start..count.min(piece.end + 1)].is_sorted()
+        })?;
+        if are_sorted.iter().all(|is_sorted| *is_sorted) {
+            return Ok(self);
         }
-        let keys: Vec<u64> = self.keys.iter().map(|(key, _)| *key).collect();
+        let codes = collect(loops, count, BODIES_PER_PIECE, |at| keys[at].0)?;
         let mut scratch = SortScratch::default();
-        let Ok(Sorted { mut order, prefixes }) = sort(&Sequential, &keys, &mut scratch);
+        let Sorted { mut order, prefixes } = sort(loops, &codes, &mut scratch)?;
         let mut rest = &mut order[..];
         for same in prefixes.chunk_by(|a, b| a == b) {
             let (order, others) = std::mem::take(&mut rest).split_at_mut(same.len());
-            order.sort_unstable_by_key(|&i| self.keys[i as usize].1);
+            if same.len() > 1 {
+                order.sort_unstable_by_key(|&i| keys[i as usize].1);
+            }
             rest = others;
         }
-        self.picked(&order)
+        self.picked(loops, &order)
     }
 }
 
@@ -406,6 +449,7 @@ impl<'de> Deserialize<'de> for State {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use springtide_runtime::work::Sequential;
 
     use super::*;
 
@@ -428,7 +472,7 @@ mod tests {
             }
             let mut keys = domain.keys.clone();
             keys.sort_unstable();
-            let sorted = domain.sorted();
+            let Ok(sorted) = domain.sorted(&Sequential);
             prop_assert_eq!(&sorted.keys, &keys);
             for (i, of) in keys.into_iter().map(|(_, number)| f64::from(number)).enumerate() {
                 prop_assert_eq!([sorted.position[i], sorted.velocity[i]], [[of; 3], [of + 0.25; 3]]);

@@ -1,34 +1,37 @@
-//! In which order a process computes its blocks, and when others are told of what it computed first.
+//! The order in which a process computes its blocks, and the points at which it sends the results of
+//! the first ones to others.
 //!
-//! Pure; knows neither messages nor trees.
+//! Pure; depends on neither messages nor trees.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Others are told when so much of all work was done that they were not told of.
-const AT_A_TIME: f64 = 0.2;
+/// Results are sent once this part of all work has been done since the last message.
+const PART_PER_MESSAGE: f64 = 0.2;
 
-/// A root of which others are told ahead of the next step.
+/// A root whose next places others receive ahead of the next step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct First {
     pub root: u32,
     /// Its blocks.
     pub blocks: Range<usize>,
-    /// What part of all work it is.
+    /// Its part of all work.
     pub part: f64,
 }
 
-/// See the head of this file.
+/// The order of blocks: see the head of this file.
 #[derive(Debug)]
 pub(crate) struct Turns {
     /// Blocks: those of the first roots, then the others.
     order: Vec<usize>,
-    /// Of which nobody was told yet, in order; each with how many blocks are computed when it is.
+    /// The first roots that are not sent yet, in order; each with the number of blocks that are
+    /// computed when it is complete.
     first: Vec<(First, usize)>,
 }
 
 impl Turns {
-    /// Of the blocks that can be computed, in order, and the roots that come first, all of whose blocks can be or have been.
+    /// The order of the blocks that can be computed. The roots that come first are those all of
+    /// whose blocks can be computed or have been.
     pub(crate) fn new(ready: &[usize], first: Vec<First>) -> Self {
         let can_be = |block: &usize| ready.binary_search(block).is_ok();
         let of_root = |first: &First| first.blocks.clone().filter(can_be);
@@ -44,19 +47,31 @@ impl Turns {
         Self { first: ends.collect(), order }
     }
 
-    /// The next block, when so many are computed.
-    pub(crate) fn block(&self, done: usize) -> Option<usize> {
-        self.order.get(done).copied()
+    /// The next blocks, at most so many, after this number of blocks. They end where results have
+    /// to be sent.
+    pub(crate) fn blocks(&self, done: usize, most: usize) -> &[usize] {
+        let mut end = done.saturating_add(most).min(self.order.len());
+        let mut part = 0.0;
+        for (at, (first, complete)) in self.first.iter().enumerate() {
+            part += first.part;
+            if part >= PART_PER_MESSAGE || at + 1 == self.first.len() {
+                if *complete > done {
+                    end = end.min(*complete);
+                }
+                break;
+            }
+        }
+        &self.order[done..end]
     }
 
-    /// How many of the first roots are computed and worth a message, when so many blocks are.
+    /// The number of first roots that are complete and worth a message after this number of blocks.
     fn count(&self, done: usize) -> usize {
         let count = self.first.iter().take_while(|(_, end)| *end <= done).count();
         let parts: f64 = self.first[..count].iter().map(|(first, _)| first.part).sum();
-        if parts >= AT_A_TIME || count == self.first.len() { count } else { 0 }
+        if parts >= PART_PER_MESSAGE || count == self.first.len() { count } else { 0 }
     }
 
-    /// The roots that others are told of when so many blocks are computed, if it is time for that; they are told of each once.
+    /// Takes the roots whose results are sent after this number of blocks; each is taken once.
     pub(crate) fn take(&mut self, done: usize) -> Vec<u32> {
         let count = self.count(done);
         self.first.drain(..count).map(|(first, _)| first.root).collect()
@@ -69,60 +84,65 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn others_are_told_of_some_work_at_a_time() {
-        let first = |root, blocks, part| First { root, blocks, part };
-        let some = vec![first(3, 4..6, 0.125), first(0, 0..1, 0.125), first(2, 3..4, 0.03125)];
-        let mut turns = Turns::new(&[0, 1, 2, 3, 4, 5], some);
-        assert_eq!(
-            (0..7).map_while(|done| turns.block(done)).collect::<Vec<_>>(),
-            [4, 5, 0, 3, 1, 2]
-        );
-        let none: Vec<u32> = Vec::new();
-        assert_eq!((turns.take(0), turns.take(2)), (none.clone(), none.clone()));
-        assert_eq!((turns.take(3), turns.take(3)), (vec![3, 0], none.clone()));
-        // What is left is little, and all there is.
-        assert_eq!((turns.take(4), turns.take(6)), (vec![2], none.clone()));
+    fn first(root: u32, blocks: Range<usize>, part: f64) -> First {
+        First { root, blocks, part }
     }
 
     #[test]
-    fn what_was_computed_before_has_no_turn() {
-        let first = |root, blocks, part| First { root, blocks, part };
+    fn results_are_sent_after_some_work() {
+        let some = vec![first(3, 4..6, 0.125), first(0, 0..1, 0.125), first(2, 3..4, 0.03125)];
+        let mut turns = Turns::new(&[0, 1, 2, 3, 4, 5], some);
+        assert_eq!(turns.order, [4, 5, 0, 3, 1, 2]);
+        assert_eq!((turns.blocks(0, 9), turns.blocks(0, 2)), (&[4, 5, 0][..], &[4, 5][..]));
+        let none: Vec<u32> = Vec::new();
+        assert_eq!((turns.take(0), turns.take(2)), (none.clone(), none.clone()));
+        assert_eq!((turns.take(3), turns.take(3)), (vec![3, 0], none.clone()));
+        // The rest is little, and all there is.
+        assert_eq!(turns.blocks(3, 9), [3]);
+        assert_eq!((turns.take(4), turns.take(6)), (vec![2], none.clone()));
+        assert_eq!((turns.blocks(4, 9), turns.blocks(6, 9)), (&[1, 2][..], &[][..]));
+    }
+
+    #[test]
+    fn computed_blocks_have_no_turn() {
         let some = vec![first(0, 0..2, 0.5), first(1, 2..3, 0.5), first(2, 3..5, 0.5)];
         let mut turns = Turns::new(&[1, 3, 4, 6], some);
-        assert_eq!((0..5).map_while(|done| turns.block(done)).collect::<Vec<_>>(), [1, 3, 4, 6]);
+        assert_eq!(turns.order, [1, 3, 4, 6]);
         assert_eq!((turns.take(0), turns.take(1), turns.take(3)), (vec![], vec![0, 1], vec![2]));
     }
 
     proptest! {
         #[test]
-        fn each_block_has_its_turn_and_each_root_is_told_of_once_it_is_computed(
+        fn each_block_has_a_turn_and_each_first_root_is_taken_once_complete(
             lengths in prop::collection::vec(1usize..4, 0..9),
             picks in any::<u16>(),
-            asks in prop::collection::vec(any::<bool>(), 40),
+            mosts in prop::collection::vec(1usize..5, 40),
         ) {
             let mut begin = 0;
-            let mut first = Vec::new();
+            let mut firsts = Vec::new();
             for (root, length) in (0u32..).zip(&lengths) {
                 if picks >> root & 1 == 1 {
-                    first.push(First { root, blocks: begin..begin + length, part: f64::from(root) / 20.0 });
+                    firsts.push(first(root, begin..begin + length, f64::from(root) / 20.0));
                 }
                 begin += length;
             }
             let ready: Vec<usize> = (0..begin).collect();
-            let mut turns = Turns::new(&ready, first.clone());
-            let (mut computed, mut told) = (BTreeSet::new(), Vec::new());
-            for (done, asks) in asks.into_iter().enumerate().take(begin + 1) {
-                if asks || done == begin {
-                    for root in turns.take(done) {
-                        prop_assert!(first.iter().find(|first| first.root == root).unwrap().blocks.clone().all(|block| computed.contains(&block)));
-                        told.push(root);
-                    }
+            let mut turns = Turns::new(&ready, firsts.clone());
+            let (mut computed, mut taken, mut done) = (BTreeSet::new(), Vec::new(), 0);
+            for most in mosts {
+                for root in turns.take(done) {
+                    let of_root = firsts.iter().find(|first| first.root == root).unwrap();
+                    prop_assert!(of_root.blocks.clone().all(|block| computed.contains(&block)));
+                    taken.push(root);
                 }
-                computed.extend(turns.block(done));
+                let blocks = turns.blocks(done, most);
+                // No message waits for more than one call.
+                prop_assert!((1..blocks.len()).all(|more| turns.count(done + more) == 0));
+                computed.extend(blocks.iter().copied());
+                done += blocks.len();
             }
             prop_assert_eq!(computed.into_iter().collect::<Vec<_>>(), ready);
-            prop_assert_eq!(told, first.iter().map(|first| first.root).collect::<Vec<_>>());
+            prop_assert_eq!(taken, firsts.iter().map(|first| first.root).collect::<Vec<_>>());
         }
     }
 }

@@ -108,6 +108,11 @@ impl Branch {
         self.points == points
     }
 
+    /// The masses of the bodies.
+    pub(crate) fn masses(&self) -> impl Iterator<Item = f32> {
+        self.points.iter().map(|&[.., mass]| mass)
+    }
+
     /// The places and masses of the bodies.
     pub(crate) fn points(&self) -> &[[f32; 4]] {
         &self.points

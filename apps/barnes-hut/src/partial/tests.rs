@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use proptest::prelude::*;
+use springtide_runtime::work::Sequential;
 
 use super::*;
 use crate::bodies::{Bodies, length};
@@ -13,6 +14,18 @@ use crate::kernel::Kernel;
 use crate::options::CellExpansion;
 use crate::shared::{Accuracy, Positions, Setup};
 use crate::tree::{BodyTree, CellSums, morton, sorted_pairs};
+
+/// [`assemble`] on this thread.
+fn assembled(
+    before: Option<BodyTree>,
+    roots: (&[BlockInfo], &CellSums),
+    own: (usize, &[Branch]),
+    others: &BTreeMap<usize, &RemoteBranch>,
+    room: (&Setup, f64),
+) -> BodyTree {
+    let Ok(tree) = assemble(&Sequential, before, roots, own, others, room);
+    tree
+}
 
 /// No former views.
 const NEW: (&FormerViews<'static>, &dyn Fn(usize) -> Option<Reference>) =
@@ -194,7 +207,7 @@ fn one_exchange_determines_the_scales_of_blocks() {
                 |sums: &CellSums, branches: &[Branch], others: &BTreeMap<usize, RemoteBranch>| {
                     let others = others.iter().map(|(root, other)| (*root, other)).collect();
                     let own = (mine.start, &branches[mine.clone()]);
-                    let tree = assemble(None, &infos, sums, own, &others, &setup, side);
+                    let tree = assembled(None, (&infos, sums), own, &others, (&setup, side));
                     let (missing, sinks) = missing(&tree, &[&points, &last], &infos);
                     (tree, missing, sinks)
                 };
@@ -311,9 +324,10 @@ proptest! {
                 // of the bodies.
                 let near = |&[x, y, z, m]: &[f32; 4]| [x + 1e-4, y - 1e-5, z, m];
                 let near: Vec<_> = own.iter().map(near).collect();
-                let counts =
-                    branch.tops.iter().map(|top| branch.cells.links[*top as usize].bodies().len());
-                let ahead = CellSums::of_bodies(counts, &near, &setup);
+                let links = &branch.cells.links;
+                let bodies = |top: usize| &near[links[branch.tops[top] as usize].bodies()];
+                let Ok(ahead) =
+                    CellSums::of_leaves(&Sequential, branch.tops.len(), bodies, &setup);
                 let ahead = (step > 1).then_some((&ahead, 0));
                 branch.sum_up(own, ahead, &setup);
                 rest = others;
@@ -346,7 +360,7 @@ proptest! {
                         .partition(|(root, _)| (root + step) % 3 == 0);
                 let own = (mine.start, &branches[mine.clone()]);
                 let mut tree =
-                    assemble(spare.take(), &infos, &sums, own, &here, &setup, side);
+                    assembled(spare.take(), (&infos, &sums), own, &here, (&setup, side));
                 for (root, other) in late {
                     let first = firsts(&infos)[root];
                     add(&mut tree, first..first + infos[root].bodies as usize, other);
@@ -379,7 +393,8 @@ proptest! {
             if step == 0 {
                 prop_assert!(got == whole[all.clone()], "the bits differ");
             }
-            let whole = forces(&assemble(None, &infos, &sums, (0, &branches), &none, &setup, side));
+            let whole =
+                forces(&assembled(None, (&infos, &sums), (0, &branches), &none, (&setup, side)));
             prop_assert!(got == whole[all], "the bits differ in step {}", step);
             spare = Some(tree);
             for (i, point) in points.iter_mut().enumerate() {

@@ -56,6 +56,36 @@ impl CellContents {
     }
 }
 
+/// Cells whose root replaces another cell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Graft<'a> {
+    /// The replaced cell.
+    pub at: usize,
+    /// The cells; index 0 is their root.
+    pub cells: &'a Cells,
+    /// The index of their first body.
+    pub first: u32,
+}
+
+impl Graft<'_> {
+    /// The contents of one of the cells, if those below the root begin at `index`.
+    fn moved(&self, link: &CellContents, index: u32) -> CellContents {
+        // The root is no child.
+        let child = if link.children == 0 { 0 } else { index + link.child - 1 };
+        CellContents {
+            first: self.first + link.first,
+            end: self.first + link.end,
+            child,
+            children: link.children,
+        }
+    }
+}
+
+/// Removes the first items of a slice, up to this number.
+pub(super) fn first_of<'a, T>(all: &mut &'a mut [T], count: usize) -> &'a mut [T] {
+    all.split_off_mut(..count.min(all.len())).unwrap_or_default()
+}
+
 impl Cells {
     /// The balls around centres of mass outside of which a cell is far.
     pub(crate) fn balls(&self, scale: f32) -> Balls<'_> {
@@ -70,22 +100,6 @@ impl Cells {
         CellProperties { point: self.points[cell], quad: self.quads.get(cell).copied(), far }
     }
 
-    /// Reserves memory for this number of further cells.
-    pub(crate) fn reserve(&mut self, more: usize) {
-        self.points.reserve(more);
-        self.quads.reserve(more);
-        self.links.reserve(more);
-        self.columns().for_each(|column| column.reserve(more));
-    }
-
-    /// Removes all cells, and keeps the memory.
-    pub(super) fn clear(&mut self) {
-        self.points.clear();
-        self.quads.clear();
-        self.links.clear();
-        self.columns().for_each(Vec::clear);
-    }
-
     /// The columns that extend beyond the last cell.
     fn columns(&mut self) -> impl Iterator<Item = &mut Vec<f32>> {
         self.com.iter_mut().chain([&mut self.open_below, &mut self.never_below])
@@ -96,11 +110,8 @@ impl Cells {
     pub(crate) fn graft(&mut self, at: usize, others: &Cells, first: u32) {
         let count = self.links.len();
         self.set_value(at, &others.value(0));
-        let moved = |link: &CellContents| {
-            // In the other cells, index 0 is the root and no child.
-            let child = if link.children == 0 { 0 } else { count as u32 + link.child - 1 };
-            CellContents { first: first + link.first, end: first + link.end, child, ..*link }
-        };
+        let graft = Graft { at, cells: others, first };
+        let moved = |link: &CellContents| graft.moved(link, count as u32);
         let mut all = others.links.iter().map(moved);
         if let Some(root) = all.next() {
             self.links[at] = root;
@@ -115,6 +126,89 @@ impl Cells {
             column.extend_from_slice(&others[1..end]);
             column.resize(count + end - 1 + LANES - 1, 0.0);
         }
+    }
+
+    /// Makes these cells, and then those of all grafts, which replace some of them. The values of
+    /// the upper cells are not set.
+    ///
+    /// # Errors
+    /// The loops must stop.
+    pub(crate) fn assemble<L: ParallelLoops>(
+        &mut self,
+        loops: &L,
+        upper: &[CellContents],
+        grafts: &[Graft<'_>],
+        setup: &Setup,
+    ) -> Result<(), L::Stop> {
+        /// The cells of a graft without its root, from this index on, to be set.
+        struct Target<'a> {
+            graft: &'a Graft<'a>,
+            index: u32,
+            links: &'a mut [CellContents],
+            points: &'a mut [[f32; 4]],
+            quads: &'a mut [Quad],
+            columns: [&'a mut [f32]; 5],
+        }
+        let more: usize = grafts.iter().map(|graft| graft.cells.links.len() - 1).sum();
+        self.make_room(upper.len() + more, setup);
+        self.links[..upper.len()].copy_from_slice(upper);
+        let mut index = upper.len() as u32;
+        for graft in grafts {
+            self.links[graft.at] = graft.moved(&graft.cells.links[0], index);
+            index += graft.cells.links.len() as u32 - 1;
+        }
+        let Self { points, quads, links, com: [x, y, z], open_below, never_below } = self;
+        let quads_skipped = upper.len().min(quads.len());
+        let (mut links, mut points) = (&mut links[upper.len()..], &mut points[upper.len()..]);
+        let mut quads = &mut quads[quads_skipped..];
+        let columns = [x, y, z, open_below, never_below];
+        let mut columns = columns.map(|column| &mut column[upper.len()..]);
+        let mut targets = Vec::with_capacity(grafts.len());
+        let mut index = upper.len() as u32;
+        for graft in grafts {
+            let count = graft.cells.links.len() - 1;
+            let columns = columns.each_mut().map(|column| first_of(column, count));
+            let (links, points) = (first_of(&mut links, count), first_of(&mut points, count));
+            let quads = first_of(&mut quads, count);
+            targets.push(Target { graft, index, links, points, quads, columns });
+            index += count as u32;
+        }
+        loops.parallel_chunks(&mut targets, 1, |_, targets| {
+            for Target { graft, index, links, points, quads, columns } in targets {
+                let from = graft.cells;
+                for (to, link) in links.iter_mut().zip(&from.links[1..]) {
+                    *to = graft.moved(link, *index);
+                }
+                points.copy_from_slice(&from.points[1..]);
+                quads.copy_from_slice(from.quads.get(1..).unwrap_or_default());
+                let of = from.com.iter().chain([&from.open_below, &from.never_below]);
+                for (to, of) in columns.iter_mut().zip(of) {
+                    to.copy_from_slice(&of[1..from.links.len()]);
+                }
+            }
+        })
+    }
+
+    /// Makes room for this number of cells, with any contents.
+    fn make_room(&mut self, count: usize, setup: &Setup) {
+        make_room(&mut self.links, count, CellContents { first: 0, end: 0, child: 0, children: 0 });
+        self.make_value_room(count, setup);
+    }
+
+    /// Makes room for the values of this number of cells.
+    fn make_value_room(&mut self, count: usize, setup: &Setup) {
+        let has_quads = setup.order != CellExpansion::Mono;
+        make_room(&mut self.points, count, [0.0; 4]);
+        make_room(&mut self.quads, if has_quads { count } else { 0 }, Quad::default());
+        self.columns().for_each(|column| {
+            make_room(column, count + LANES - 1, 0.0);
+            column[count..].fill(0.0);
+        });
+    }
+
+    /// Sets the value of a cell that follows from these sums.
+    pub(crate) fn set_from(&mut self, cell: usize, sums: &CellSums, level: u8, setup: &Setup) {
+        self.set_value(cell, &CellNumbers::of(sums, cell, level).value(setup));
     }
 
     /// Sets a cell's value.
@@ -174,13 +268,9 @@ impl Cells {
             /// x, y and z, and the two distances.
             columns: [&'a mut [f32]; 5],
         }
-        let (count, padded) = (levels.len(), levels.len() + LANES - 1);
+        let count = levels.len();
         let of_cell = |cell: usize| CellNumbers::of(sums, cell, levels[cell]).value(setup);
-        let has_quads = setup.order != CellExpansion::Mono;
-        make_room(&mut self.points, count, [0.0; 4]);
-        make_room(&mut self.quads, if has_quads { count } else { 0 }, Quad::default());
-        self.columns().for_each(|column| make_room(column, padded, 0.0));
-        self.columns().for_each(|column| column[count..].fill(0.0));
+        self.make_value_room(count, setup);
         let Self { points, quads, com: [x, y, z], open_below, never_below, .. } = self;
         let mut chunks = Vec::with_capacity(count.div_ceil(CELLS_PER_PIECE));
         let mut quads = &mut quads[..];

@@ -18,7 +18,7 @@ use std::ops::Range;
 use springtide_runtime::work::{ParallelLoops, Sequential, collect};
 
 pub(crate) use self::build::{Builder, GROUPS_A_BLOCK};
-pub(crate) use self::cells::{CellContents, Cells};
+pub(crate) use self::cells::{CellContents, Cells, Graft};
 pub(crate) use self::keys::{
     LEVELS, SortScratch, Sorted, agreeing, corner, morton, sort, sorted_pairs,
 };
@@ -150,14 +150,10 @@ impl BodyTree {
         }
     }
 
-    /// Returns the memory of the cells, points and indices for another tree.
+    /// The cells, points and indices, whose memory serves another tree.
     pub(crate) fn into_room(self) -> (Cells, Vec<[f32; 4]>, Vec<u32>) {
-        let Self { mut cells, mut points, part, .. } = self;
-        let mut stored = part.map(|part| part.stored).unwrap_or_default();
-        cells.clear();
-        points.clear();
-        stored.clear();
-        (cells, points, stored)
+        let Self { cells, points, part, .. } = self;
+        (cells, points, part.map(|part| part.stored).unwrap_or_default())
     }
 
     /// Position and mass of bodies in the tree's groups.

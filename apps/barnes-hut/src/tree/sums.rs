@@ -5,6 +5,7 @@ use std::ops::Range;
 use springtide_runtime::work::ParallelLoops;
 
 use super::build::CELLS_PER_PIECE;
+use super::cells::first_of;
 
 use crate::options::CellExpansion;
 use crate::shared::Setup;
@@ -12,6 +13,9 @@ use crate::smooth::ColumnCoding;
 
 /// Second moments of the mass about the centre of mass: xx, yy, zz, xy, xz, yz.
 pub(super) type Moments = [f32; 6];
+
+/// Large leaves of a piece, such as blocks.
+const LEAVES_PER_PIECE: usize = 16;
 
 /// The smallest and largest coordinates of no bodies.
 const EMPTY_EXTENT: [[f32; 3]; 2] = [[f32::INFINITY; 3], [f32::NEG_INFINITY; 3]];
@@ -52,14 +56,11 @@ struct OwnSums<'a> {
 impl<'a> OwnSums<'a> {
     /// Removes the first cells, up to this number.
     fn take(&mut self, count: usize) -> Self {
-        fn first<'a, T>(all: &mut &'a mut [T], count: usize) -> &'a mut [T] {
-            all.split_off_mut(..count.min(all.len())).unwrap_or_default()
-        }
         Self {
-            points: first(&mut self.points, count),
-            spreads: first(&mut self.spreads, count),
-            moments: first(&mut self.moments, count),
-            extents: first(&mut self.extents, count),
+            points: first_of(&mut self.points, count),
+            spreads: first_of(&mut self.spreads, count),
+            moments: first_of(&mut self.moments, count),
+            extents: first_of(&mut self.extents, count),
         }
     }
 
@@ -175,20 +176,19 @@ impl CellSums {
         self.extents.resize(if_kept(moved), EMPTY_EXTENT);
     }
 
-    /// The sums of consecutive bodies, in cells of these sizes, which may have left their cubes.
-    pub(crate) fn of_bodies(
-        counts: impl ExactSizeIterator<Item = usize>,
-        points: &[[f32; 4]],
+    /// The sums of cells without children, whose `bodies` may have left their cubes.
+    ///
+    /// # Errors
+    /// The loops must stop.
+    pub(crate) fn of_leaves<'p, L: ParallelLoops>(
+        loops: &L,
+        count: usize,
+        bodies: impl Fn(usize) -> &'p [[f32; 4]] + Sync,
         setup: &Setup,
-    ) -> Self {
-        let mut sums = Self::new(counts.len(), setup, true);
-        let mut rest = points;
-        for (at, count) in counts.enumerate() {
-            let (bodies, others) = rest.split_at(count);
-            sums.sum(at, 0..0, bodies);
-            rest = others;
-        }
-        sums
+    ) -> Result<Self, L::Stop> {
+        let mut sums = Self::new(count, setup, true);
+        sums.sum_cells(loops, 0..count, LEAVES_PER_PIECE, |cell| (0..0, bodies(cell)))?;
+        Ok(sums)
     }
 
     /// Sums up a cell from its children's sums, or from its bodies if it is a leaf. Children come
@@ -208,16 +208,26 @@ impl CellSums {
         cells: Range<usize>,
         of: impl Fn(usize) -> (Range<usize>, &'p [[f32; 4]]) + Sync,
     ) -> Result<(), L::Stop> {
+        self.sum_cells(loops, cells, CELLS_PER_PIECE, of)
+    }
+
+    fn sum_cells<'p, L: ParallelLoops>(
+        &mut self,
+        loops: &L,
+        cells: Range<usize>,
+        grain: usize,
+        of: impl Fn(usize) -> (Range<usize>, &'p [[f32; 4]]) + Sync,
+    ) -> Result<(), L::Stop> {
         let first = cells.start;
         let (mut own, below) = self.split(cells);
         let mut chunks = Vec::new();
         while !own.points.is_empty() {
-            chunks.push(own.take(CELLS_PER_PIECE));
+            chunks.push(own.take(grain));
         }
         loops.parallel_chunks(&mut chunks, 1, |chunk, sums| {
             for sums in sums {
                 for at in 0..sums.points.len() {
-                    let (children, bodies) = of(first + chunk * CELLS_PER_PIECE + at);
+                    let (children, bodies) = of(first + chunk * grain + at);
                     sums.set(at, &below.of_cell(children, bodies));
                 }
             }

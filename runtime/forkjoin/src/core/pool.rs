@@ -291,6 +291,21 @@ impl<W: ComputeThread> PoolCore<W> {
         self.sleep.notify_injected();
     }
 
+    /// Queues a task that this thread found and may not run. Returns true if a thief outside the
+    /// pool has to be notified.
+    #[must_use]
+    pub(super) fn inject_passed_over(&self, thread: u32, slot: HeldSlot<W>) -> bool {
+        self.inject(Injected::Slot(slot));
+        self.pass_over_injected(thread);
+        self.sleep.take_remote_notice()
+    }
+
+    /// Lets this thread sleep although the injector has work that it may not start.
+    pub(super) fn pass_over_injected(&self, thread: u32) {
+        let injections = self.injections.load(Ordering::SeqCst);
+        self.threads[thread as usize].passed_over.store(injections, Ordering::Relaxed);
+    }
+
     /// Queues work that starts only on an empty stack. Above another task it could wait for results
     /// of that task, which would then be computed twice.
     pub fn inject_root(&self, root: W::Work) {

@@ -185,6 +185,27 @@ impl<W: ComputeThread> ThreadCore<W> {
         let _delay = self.pool.sleep(self.index, Some(timeout), false, ready);
     }
 
+    /// Sleeps as [`sleep`](Self::sleep), but first runs a brief task of another thread if there is
+    /// one, and also wakes for such tasks. Runs at most one task.
+    ///
+    /// Other tasks that it finds in deques go to the injector, for threads that may run them.
+    pub fn help_or_sleep(
+        worker: &W,
+        waiting: &TaskFrame<W>,
+        timeout: Duration,
+        ready: impl Fn() -> bool,
+    ) {
+        let core = worker.core();
+        core.pool.pass_over_injected(core.index);
+        if let Some(slot) = steal_brief(worker) {
+            worker.switch(Activity::Working);
+            worker.run_above(waiting, || execute_above(worker, waiting, FoundWork::Slot(slot)));
+            return;
+        }
+        let delay = core.pool.sleep(core.index, Some(timeout), true, ready);
+        delay.into_iter().for_each(|delay| worker.woke(delay));
+    }
+
     fn may_take_unrelated(&self) -> bool {
         self.nesting.get() < self.pool.nesting_bound && self.has_stack()
     }
@@ -430,18 +451,39 @@ fn find<W: ComputeThread>(
     if let Some(work) = pool.take_any_injected(worker) {
         return Some(FoundWork::Injected(work));
     }
-    let threads = pool.threads().len();
-    if threads > 1 {
-        let start = core.next_random() as usize % threads;
-        for at in 0..threads {
-            let victim = (start + at) % threads;
-            if victim == core.index as usize {
-                continue;
-            }
-            if let Steal::Taken(slot) = pool.threads()[victim].deque.steal() {
-                core.me().counters.taken_here.add(1);
-                return Some(FoundWork::Slot(slot));
-            }
+    steal_any(worker).map(FoundWork::Slot)
+}
+
+/// Takes the oldest task of some other thread.
+fn steal_any<W: ComputeThread>(worker: &W) -> Option<NonNull<SlotHeader<W>>> {
+    let core = worker.core();
+    let threads = core.pool.threads().len();
+    let start = core.next_random() as usize % threads;
+    for at in 0..threads {
+        let victim = (start + at) % threads;
+        if victim == core.index as usize {
+            continue;
+        }
+        if let Steal::Taken(slot) = core.pool.threads()[victim].deque.steal() {
+            core.me().counters.taken_here.add(1);
+            return Some(slot);
+        }
+    }
+    None
+}
+
+/// Takes a brief task of another thread; other tasks that lie above it go to the injector.
+fn steal_brief<W: ComputeThread>(worker: &W) -> Option<NonNull<SlotHeader<W>>> {
+    let pool = &worker.core().pool;
+    while let Some(slot) = steal_any(worker) {
+        // SAFETY: the pointer was just taken out of a deque, so this thread holds the slot, with
+        // its task.
+        let held = unsafe { HeldSlot::new(slot) };
+        if worker.is_brief(held.about()) {
+            return Some(slot);
+        }
+        if pool.inject_passed_over(worker.core().index, held) {
+            worker.surplus();
         }
     }
     None

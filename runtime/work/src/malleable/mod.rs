@@ -36,7 +36,7 @@ mod tests;
 pub use job::Malleable;
 pub use observe::{MemberProcess, Need, Observation, ProcessInfo, RequestRefusal};
 pub use part::SAVED_MAX;
-pub use program::{Program, Strategy};
+pub use program::{Placement, Program, Strategy};
 pub use root::{resume, run};
 
 use crate::work::Registry;

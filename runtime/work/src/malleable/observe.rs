@@ -85,6 +85,8 @@ pub struct ProcessInfo {
     pub previous_rank: Option<u32>,
     /// The measured speed of the process.
     pub pace: Option<StepRate>,
+    /// The number of compute threads that the process uses; 0 if it is unknown.
+    pub threads: u32,
     /// The cluster and node of the process. None for the single process of the layout in which a
     /// state is saved.
     pub location: Option<(ClusterId, NodeId)>,

@@ -18,6 +18,21 @@ pub(super) struct PresentProcess {
     pub(super) leaving: bool,
 }
 
+/// One process of each node: the computing one, else the first.
+pub(super) fn first_of_nodes(present: Vec<PresentProcess>) -> Vec<PresentProcess> {
+    let mut first: BTreeMap<Peer, PresentProcess> = BTreeMap::new();
+    for one in present {
+        let place = |one: &PresentProcess| (one.rank.is_none(), one.rank, one.process);
+        match first.get_mut(&one.peer) {
+            Some(other) if place(other) <= place(&one) => {}
+            _ => _ = first.insert(one.peer.clone(), one),
+        }
+    }
+    let mut some: Vec<PresentProcess> = first.into_values().collect();
+    some.sort_by_key(|one| one.process);
+    some
+}
+
 /// The next configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NextConfiguration {
@@ -77,7 +92,7 @@ pub(super) fn plan(strategy: Strategy, present: &[PresentProcess]) -> NextConfig
 mod tests {
     use proptest::prelude::*;
 
-    use super::{NextConfiguration, NodeId, Peer, PresentProcess, Strategy, plan};
+    use super::{NextConfiguration, NodeId, Peer, PresentProcess, Strategy, first_of_nodes, plan};
     use crate::id::Incarnation;
     use std::collections::BTreeSet;
 
@@ -122,6 +137,19 @@ mod tests {
             [0, 2, 3, 9]
         );
         assert_eq!(plan(Strategy::Use { processes: 0, release: false }, &all).members, [0]);
+    }
+
+    #[test]
+    fn each_node_has_one_process_and_the_computing_one_stays() {
+        let first = |all: &[PresentProcess]| -> Vec<u32> {
+            first_of_nodes(all.to_vec()).iter().map(|one| one.process).collect()
+        };
+        let mut all = vec![present(0, "n0", None, false)];
+        let nodes = ["n1", "n0", "n1", "n2"];
+        all.extend((1..).zip(nodes).map(|(n, node)| present(n, node, None, false)));
+        assert_eq!(first(&all), [0, 1, 4]);
+        (all[0].rank, all[3].rank) = (Some(0), Some(1));
+        assert_eq!(first(&all), [0, 3, 4]);
     }
 
     proptest! {

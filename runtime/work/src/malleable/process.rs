@@ -44,7 +44,7 @@ fn run_process_task<P: Program>(program: &P, at: &ProcessHandle<'_>) -> Result<(
             let ready = at.with_process(|local| local.has_call() || local.has_ended());
             ready.unwrap_or(true)
         };
-        at.wait(false, &ready)?;
+        at.help_until(&ready)?;
         match at.with_process(|local| local.take_call()) {
             Some(Some(Call::Recruit(recruit))) => compute(program, at, recruit)?,
             Some(None) => {}

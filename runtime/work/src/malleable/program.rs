@@ -5,7 +5,7 @@
 use std::fmt::Debug;
 
 use bytes::Bytes;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::observe::{Need, Observation, ProcessInfo};
 use crate::spmd::Comm;
@@ -44,6 +44,11 @@ pub trait Program: Clone + Serialize + DeserializeOwned + Send + 'static {
     ///
     /// A program that ends on convergence returns its maximum, and does nothing in further steps.
     fn steps(&self) -> u64;
+
+    /// Where the processes of the program run.
+    fn placement(&self) -> Placement {
+        Placement::EachThread
+    }
 
     /// Whether the state is saved periodically, so that a loss does not restart the program from
     /// its beginning. All processes wait while the root's node collects it.
@@ -128,6 +133,16 @@ pub trait Program: Clone + Serialize + DeserializeOwned + Send + 'static {
         let _ = layout;
         Strategy::Use { processes: observation.available, release: false }
     }
+}
+
+/// Where the processes of a program run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Placement {
+    /// One process on each compute thread.
+    EachThread,
+    /// One process on each node. It shares its work among the node's threads by the
+    /// [loops](springtide_forkjoin::ParallelLoops) of [`Comm`].
+    EachNode,
 }
 
 /// The result of a decision procedure.

@@ -12,9 +12,9 @@ use tokio::time::Instant;
 
 use super::observe::{MemberProcess, Need, Observation, ProcessInfo, RequestRefusal};
 use super::part::{ComputeProcess, PointResult, SAVED_MAX, StepResult, Whole, whole};
-use super::plan::{NextConfiguration, PresentProcess, plan};
+use super::plan::{NextConfiguration, PresentProcess, first_of_nodes, plan};
 use super::process::MalleableProcess;
-use super::program::{Program, Strategy};
+use super::program::{Placement, Program, Strategy};
 use crate::id::{NodeId, Peer};
 use crate::spmd::group::{ConfigurationEnd, OutgoingMessage, ProcessGroup, ProcessState};
 use crate::spmd::message::{CollectiveAction, Configuration, Invitation, StateSource};
@@ -310,6 +310,10 @@ impl<'c, P: Program> Root<'c, P> {
             }
             // Surplus processes belong to nodes that left.
             let staying = present.iter().filter(|one| one.process != 0 && !one.leaving).count();
+            let present = match self.program.placement() {
+                Placement::EachThread => present,
+                Placement::EachNode => first_of_nodes(present),
+            };
             (present, coming.min(self.pool.capacity.saturating_sub(staying)))
         })
     }
@@ -393,12 +397,20 @@ impl<'c, P: Program> Root<'c, P> {
         tracing::debug!(?observation, ?strategy, ?plan, "the program decides");
         self.decided = Some(process_set(present));
         self.decided_at = Instant::now();
+        let members = self.at.post.members();
+        let threads = |peer: &Peer| match self.program.placement() {
+            Placement::EachThread => 1,
+            Placement::EachNode => {
+                members.iter().find(|member| member.peer == *peer).map_or(1, |one| one.threads)
+            }
+        };
         let hands = plan.members.iter().map(|process| {
             let one = present.iter().find(|one| one.process == *process);
             let was = one.and_then(|one| one.rank);
             let pace = was.and_then(|was| paces.get(was as usize).copied().flatten());
             let at = one.map(|one| (one.peer.cluster.clone(), one.peer.node.clone()));
-            ProcessInfo { previous_rank: was, pace, location: at }
+            let threads = one.map_or(0, |one| threads(&one.peer));
+            ProcessInfo { previous_rank: was, pace, threads, location: at }
         });
         let hands: Vec<ProcessInfo> = hands.collect();
         Ok((plan, self.program.layout(&hands, layout)))

@@ -2,11 +2,12 @@
 //! name the process, and saved states continue.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use springtide_forkjoin::ParallelLoops;
 
 use super::root::SavedState;
 use super::*;
@@ -481,6 +482,75 @@ impl Malleable for Busy {
 
 /// A single process never waits for others, but must be throttled all the same. There is no upper
 /// bound: at a fifth of a core it takes five times as long or longer, less what it catches up.
+/// Runs a loop with as many pieces as there are threads, each of which waits for the others.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Meeting;
+
+impl Program for Meeting {
+    const NAME: &'static str = "meeting.process";
+    type State = ();
+    type Layout = Vec<u32>;
+
+    fn steps(&self) -> u64 {
+        3
+    }
+
+    fn placement(&self) -> Placement {
+        Placement::EachNode
+    }
+
+    fn layout(&self, hands: &[ProcessInfo], _: Option<&Vec<u32>>) -> Vec<u32> {
+        hands.iter().map(|hand| hand.threads).collect()
+    }
+
+    fn start(&self, layout: &Vec<u32>, comm: &Comm<'_>) -> Result<(), Stop> {
+        assert_eq!(layout, &[comm.node_threads() as u32]);
+        Ok(())
+    }
+
+    fn step(&self, _: &mut (), _: u64, _: &Vec<u32>, comm: &Comm<'_>) -> Result<(), Stop> {
+        let threads = comm.node_threads();
+        let (arrived, changed) = (Mutex::new(0), Condvar::new());
+        let met = comm.parallel_map(0..threads, 1, |_| {
+            let mut count = arrived.lock().unwrap();
+            *count += 1;
+            changed.notify_all();
+            // Far more than any thread takes to wake up.
+            let limit = Duration::from_secs(60);
+            let waits = |count: &mut usize| *count < threads;
+            let (_count, waited) = changed.wait_timeout_while(count, limit, waits).unwrap();
+            !waited.timed_out()
+        })?;
+        assert!(met.iter().all(|met| *met), "a thread of the node has run no piece");
+        Ok(())
+    }
+
+    fn split_state(&self, _: &(), _: (&Vec<u32>, u32), _: (&Vec<u32>, u32)) -> Result<Bytes, Stop> {
+        Ok(Bytes::new())
+    }
+
+    fn join_state(&self, _: &[Bytes], _: &Vec<u32>, _: (&Vec<u32>, u32)) -> Result<(), Stop> {
+        Ok(())
+    }
+
+    fn finish(&self, _: (), _: &Vec<u32>, comm: &Comm<'_>) -> Result<Outcome, Stop> {
+        Ok(Outcome { checksum: u64::from(comm.size()), result: serde_json::Value::Null })
+    }
+}
+
+impl Malleable for Meeting {
+    const JOB: &'static str = "meeting";
+    const ABOUT: &'static str = "for tests";
+}
+
+#[test]
+fn the_threads_of_a_node_share_the_loops_of_its_only_process() {
+    for threads in [1, 2, 5] {
+        let (outcome, ..) = solo(Meeting, threads, None);
+        assert_eq!(outcome.unwrap().checksum, 1, "one process on {threads} threads");
+    }
+}
+
 #[test]
 fn a_single_process_is_throttled() {
     let mut registry = Registry::new();

@@ -7,11 +7,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use springtide_forkjoin::ParallelLoops;
 use tokio::time::Instant;
 
 use super::collective::{Clusters, Sharing};
@@ -23,7 +25,7 @@ use super::message::{
 };
 use super::post::Dispatcher;
 use crate::wire;
-use crate::work::{Context, Stop};
+use crate::work::{Context, PhaseClock, Stop};
 
 /// Tags from here on belong to the runtime.
 const RESERVED: u32 = 1 << 31;
@@ -146,6 +148,15 @@ impl ProcessHandle<'_> {
     pub(crate) fn wait_for_orders(&self) -> Result<(), Stop> {
         let ready = || self.with_process(|local| local.has_orders()).unwrap_or(true);
         self.idle_until(None, &ready)
+    }
+
+    /// Waits until `ready` holds, and runs pieces of the node's parallel loops meanwhile. The time
+    /// without a piece counts as idle.
+    pub(crate) fn help_until(&self, ready: &dyn Fn() -> bool) -> Result<(), Stop> {
+        while !self.cx.help_for(Some(Instant::now() + REPORT_INTERVAL), ready)? {
+            self.report_presence();
+        }
+        Ok(())
     }
 
     /// Waits until `ready` holds or until this time. The time counts as idle.
@@ -434,6 +445,11 @@ impl<'c> Comm<'c> {
         Ok(self.has(from, tag, 1))
     }
 
+    /// The number of compute threads of this process's node.
+    pub fn node_threads(&self) -> usize {
+        self.at.cx.threads().max(1) as usize
+    }
+
     /// The ranks of each cluster. Clusters are in order of their lowest ranks.
     pub fn ranks_by_cluster(&self) -> &[Vec<u32>] {
         self.clusters().ranks()
@@ -548,6 +564,19 @@ impl<'c> Comm<'c> {
         self.check()
     }
 
+    /// Starts a clock for the phases of a step. It runs loops as the process itself does.
+    pub fn start_phase_clock(&self) -> PhaseClock<'_, 'c> {
+        PhaseClock::start(self.at.cx)
+    }
+
+    /// Reports the times of the phases of a step on rank 0, once before its end. On other ranks it
+    /// has no effect.
+    pub fn report_phases(&self, clock: &PhaseClock<'_, '_>) {
+        if self.at.is_at_root() && self.rank == 0 {
+            self.at.cx.report_phases(clock);
+        }
+    }
+
     /// Writes a line to the job's output, from any rank. From other nodes it goes through the root.
     pub fn report_text(&self, text: impl Into<String>) {
         if self.at.is_at_root() {
@@ -598,6 +627,25 @@ impl<'c> Comm<'c> {
         let (name, bytes) = (name.to_owned(), bytes.into());
         self.at.report(|process, number| ProcessMessage::Artifact { name, bytes, process, number });
         Ok(())
+    }
+}
+
+/// The loops run on the compute threads of the node that take part in no configuration. In a
+/// program with [one process for each thread](crate::malleable::Placement), there are hardly any.
+///
+/// # Errors
+/// As for [`Comm::check`].
+impl ParallelLoops for Comm<'_> {
+    type Stop = Stop;
+
+    fn parallel_for(
+        &self,
+        range: Range<usize>,
+        grain: usize,
+        body: impl Fn(Range<usize>) + Sync,
+    ) -> Result<(), Stop> {
+        self.at.cx.parallel_for(range, grain, body)?;
+        self.check()
     }
 }
 

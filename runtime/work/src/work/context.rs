@@ -439,8 +439,13 @@ impl<'w> Context<'w> {
 
     /// Reports the end of an iteration, with the times of its phases: those since the last one.
     pub fn iteration_done_in(&self, clock: &PhaseClock<'_, '_>) {
-        self.report(ProgressReport::Phases(clock.take()));
+        self.report_phases(clock);
         self.report(ProgressReport::Iteration);
+    }
+
+    /// Reports the times of the phases since the last report.
+    pub(crate) fn report_phases(&self, clock: &PhaseClock<'_, '_>) {
+        self.report(ProgressReport::Phases(clock.take()));
     }
 
     /// Reports the job's progress: `done` of `total` units named `what`.
@@ -560,6 +565,15 @@ impl<'w> Context<'w> {
         ready: &dyn Fn() -> bool,
     ) -> Result<bool, Stop> {
         self.worker().wait_for(self.frame(), ThreadState::Idle, until, ready)
+    }
+
+    /// As [`Context::idle_for`], but the thread runs pieces of the node's parallel loops meanwhile.
+    pub(crate) fn help_for(
+        &self,
+        until: Option<Instant>,
+        ready: &dyn Fn() -> bool,
+    ) -> Result<bool, Stop> {
+        self.worker().help_for(self.frame(), until, ready)
     }
 
     /// As [`Context::wait_for`], for a master that waits for its workers.

@@ -1,12 +1,13 @@
 //! Waits of a compute thread for something that is no task: a message for the process that it runs.
 //!
-//! Unlike a wait for a child, the thread runs no other work meanwhile: that would lie on its stack
-//! and delay the message. This module does not know what is awaited.
+//! Unlike a wait for a child, the thread runs no other tasks meanwhile: these would lie on its stack
+//! and delay the message. A process without a part in the computation runs pieces of parallel
+//! loops, which are brief. This module does not know what is awaited.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use springtide_forkjoin::layer::{ComputeThread, SLEEP_MAX};
+use springtide_forkjoin::layer::{ComputeThread, SLEEP_MAX, ThreadCore};
 use tokio::time::Instant;
 
 use super::shared::{PoolState, ROUND};
@@ -49,6 +50,31 @@ impl TaskThread {
         until: Option<Instant>,
         ready: &dyn Fn() -> bool,
     ) -> Result<bool, Stop> {
+        self.wait_with(frame, state, until, ready, |sleep| self.core().sleep(sleep, ready))
+    }
+
+    /// As [`TaskThread::wait_for`], but the thread counts as idle, and runs pieces of the parallel
+    /// loops of other threads meanwhile.
+    pub(crate) fn help_for(
+        &self,
+        frame: &TaskFrame,
+        until: Option<Instant>,
+        ready: &dyn Fn() -> bool,
+    ) -> Result<bool, Stop> {
+        self.wait_with(frame, ThreadState::Idle, until, ready, |sleep| {
+            ThreadCore::help_or_sleep(self, frame, sleep, ready);
+            self.label(ThreadState::Idle);
+        })
+    }
+
+    fn wait_with(
+        &self,
+        frame: &TaskFrame,
+        state: ThreadState,
+        until: Option<Instant>,
+        ready: &dyn Fn() -> bool,
+        pause: impl Fn(Duration),
+    ) -> Result<bool, Stop> {
         self.check(frame)?;
         self.shared().rest(self.index());
         if ready() {
@@ -72,7 +98,7 @@ impl TaskThread {
                 self.join_round(false);
             }
             let sleep = left.map_or(SLEEP_MAX, |left| left.min(SLEEP_MAX));
-            self.core().sleep(sleep, ready);
+            pause(sleep);
         };
         self.label(ThreadState::Working);
         outcome

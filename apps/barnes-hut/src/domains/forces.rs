@@ -1,0 +1,313 @@
+//! The forces of a step: what is received arrives while own forces are computed, and results are
+//! sent as soon as others need them.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use springtide_runtime::work::{ParallelLoops, Stop};
+
+use super::blocks::{BlockForces, BlockWork, ListMaker};
+use super::exchange::Due;
+use super::near::Near;
+use super::state::{Common, Domain, State};
+use super::turns::{First, Turns};
+use super::wish::Wish;
+use super::{ALL, Costs, Domains, GRANT, StepContext, Units, WISH, next_place};
+use crate::forces::BYTES_A_BODY;
+use crate::shared::Setup;
+use crate::tree::BodyTree;
+
+/// Blocks for each thread between two looks for messages. More leave threads without work for a
+/// smaller part of the time, and messages wait longer: some milliseconds.
+const BLOCKS_PER_LOOK: usize = 16;
+
+/// Blocks of a piece of a loop that stores their forces.
+const BLOCKS_PER_PIECE: usize = 16;
+
+/// The data of a step's forces.
+struct Work<'a> {
+    common: &'a Common,
+    domain: &'a Domain,
+    setup: &'a Setup,
+    units: Units,
+    /// The bodies of each block.
+    blocks: Vec<Range<usize>>,
+    forces: BlockForces,
+    /// Messages of this step that are still to come.
+    late: BTreeSet<Due>,
+    /// Roots whose next places others receive while the rest is computed.
+    first: Vec<First>,
+}
+
+impl Domains {
+    /// The forces on the domain's bodies at their present places; returns the potential of each.
+    /// Called by all at once.
+    pub(super) fn forces(
+        &self,
+        state: &mut State,
+        at: &StepContext<'_, '_>,
+    ) -> Result<Vec<f64>, Stop> {
+        let setup = self.setup(&state.common);
+        let foretold = state.take_foretold(at.slot, &setup)?;
+        let State { common, cuts, domain, near, before, sinks, .. } = state;
+        let near = match near {
+            Some(near) => near,
+            None => {
+                let place = (at.slot, at.layout.clusters(at.comm.ranks_by_cluster()));
+                let known = (std::mem::take(before), std::mem::take(sinks));
+                let made = Near::new(&at.clock, common, cuts, domain, place, known, &setup)?;
+                at.clock.lap("build");
+                near.insert(made)
+            }
+        };
+        let is_told = near.begin(foretold);
+        let late = self.meet(near, (common, domain), is_told, at)?;
+        at.clock.lap("exchange");
+        let blocks = near.blocks().to_vec();
+        let mut work = Work {
+            common,
+            domain,
+            setup: &setup,
+            units: Units::of(common),
+            forces: BlockForces::new(blocks.len()),
+            blocks,
+            late,
+            first: self.first_roots(near, common, &setup, at),
+        };
+        let mut tree = near.spare.take();
+        loop {
+            let (next, new) = near.tree(&at.clock, tree.take(), &setup, work.units.side)?;
+            let present = &*tree.insert(next);
+            self.spend(near, [0, new, 0], at.comm)?;
+            at.clock.lap("build");
+            if self.compute_present(near, present, &mut work, at)? {
+                break;
+            }
+        }
+        self.hear(near, &mut work.late, true, &setup, at)?;
+        at.clock.lap("exchange");
+        near.spare = tree;
+        let Work { units, forces: BlockForces { rows, costs, .. }, .. } = work;
+        near.finish(costs);
+        state.foretold = near.foretold();
+        let potential = accept(at, &mut state.domain, &units, &rows)?;
+        at.clock.lap("forces");
+        Ok(potential)
+    }
+
+    /// The roots whose next places others receive ahead of the next step.
+    fn first_roots(
+        &self,
+        near: &Near,
+        common: &Common,
+        setup: &Setup,
+        at: &StepContext<'_, '_>,
+    ) -> Vec<First> {
+        if self.keeps_cells(common, at.step) { near.seen_afar(setup) } else { Vec::new() }
+    }
+
+    /// Computes the blocks whose data is all present in this tree. Returns whether all blocks are
+    /// computed; if not, more data has arrived.
+    fn compute_present(
+        &self,
+        near: &mut Near,
+        tree: &BodyTree,
+        work: &mut Work<'_>,
+        at: &StepContext<'_, '_>,
+    ) -> Result<bool, Stop> {
+        let lists = ListMaker::new(tree);
+        let state = (work.common, work.domain);
+        let (ready, missed, wanted) = self.look(near, tree, &lists, work, at)?;
+        let waits = near.waits() || work.late.iter().any(|(_, tag)| *tag == GRANT);
+        // Data that is still to come in this step is not wished for.
+        if !waits && at.layout.len() > 1 {
+            if !wanted.is_empty() {
+                self.look_ahead(near, state, at)?;
+            }
+            let own = near.wish(tree, wanted, &missed, &work.forces.scales, work.setup);
+            at.comm.share(WISH, own.write())?;
+        }
+        at.clock.lap("walk");
+        let arrived = self.take_turns(near, &lists, ready, waits, work, at)?;
+        at.clock.lap("forces");
+        if waits {
+            if !arrived {
+                self.hear(near, &mut work.late, true, work.setup, at)?;
+                at.clock.lap("exchange");
+            }
+            return Ok(false);
+        }
+        if at.layout.len() == 1 {
+            return Ok(true);
+        }
+        let wishes = at.comm.take_shared(WISH)?;
+        let wish = |rank: &u32| Wish::read(&wishes[*rank as usize]);
+        let wishes = at.layout.ranks().iter().map(wish).collect::<Result<Vec<_>, _>>()?;
+        if !wishes.iter().any(Wish::is_some) {
+            return Ok(true);
+        }
+        self.look_ahead(near, state, at)?;
+        for message in near.grant(&at.clock, &wishes, work.setup)? {
+            self.multicast(near, GRANT, message, at)?;
+        }
+        let granted = (0..at.layout.len()).filter(|other| near.is_granted(*other, &wishes));
+        let granted = granted.map(|other| (other, GRANT)).collect();
+        work.late.extend(self.hear_near(near, granted, work.setup, at)?);
+        at.clock.lap("exchange");
+        // Others now see more than before: in the first step, all that they need.
+        work.first = self.first_roots(near, work.common, work.setup, at);
+        Ok(false)
+    }
+
+    /// The blocks that can be computed, those that lack data, and the roots that these lack.
+    fn look(
+        &self,
+        near: &Near,
+        tree: &BodyTree,
+        lists: &ListMaker<'_>,
+        work: &mut Work<'_>,
+        at: &StepContext<'_, '_>,
+    ) -> Result<(Vec<usize>, Vec<usize>, BTreeSet<u32>), Stop> {
+        let open = (0..work.blocks.len()).filter(|block| !work.forces.is_computed(*block));
+        let open: Vec<usize> = open.collect();
+        if at.layout.len() == 1 {
+            return Ok((open, Vec::new(), BTreeSet::new()));
+        }
+        let bodies: Vec<_> = open.iter().map(|block| work.blocks[*block].clone()).collect();
+        let looks = lists.look(&at.clock, &bodies)?;
+        let (mut ready, mut missed, mut wanted) = (Vec::new(), Vec::new(), BTreeSet::new());
+        let mut again = 0;
+        for (block, look) in open.into_iter().zip(looks) {
+            work.forces.scales[block] = look.scale;
+            if look.absent.is_empty() {
+                ready.push(block);
+                continue;
+            }
+            missed.push(block);
+            again += look.entries;
+            let first = |cell: u32| tree.cells.links[cell as usize].first;
+            wanted.extend(look.absent.iter().map(|&cell| near.root_of(first(cell)) as u32));
+        }
+        // The next look makes these entries again.
+        self.model(at.comm, |costs| costs.entry * again as f64)?;
+        Ok((ready, missed, wanted))
+    }
+
+    /// Computes these blocks, and sends the next places of the first roots meanwhile. Ends early,
+    /// and returns true, if all data of this step has arrived that it `waits` for.
+    fn take_turns(
+        &self,
+        near: &mut Near,
+        lists: &ListMaker<'_>,
+        ready: Vec<usize>,
+        waits: bool,
+        work: &mut Work<'_>,
+        at: &StepContext<'_, '_>,
+    ) -> Result<bool, Stop> {
+        let can_be = |first: &&First| {
+            let is = |block| work.forces.is_computed(block) || ready.binary_search(&block).is_ok();
+            first.blocks.clone().all(is)
+        };
+        let mut turns = Turns::new(&ready, work.first.iter().filter(can_be).cloned().collect());
+        let threads = at.comm.node_threads();
+        let most = match (at.layout.len(), &self.job.costs) {
+            (1, None) => usize::MAX,
+            (_, None) => BLOCKS_PER_LOOK * threads,
+            // In a simulation the loop takes no time, and the time passes after it.
+            (_, Some(_)) => threads,
+        };
+        let mut done = 0;
+        loop {
+            let advanced = turns.take(done);
+            self.advance(near, &advanced, work, at)?;
+            let blocks = turns.blocks(done, most);
+            if blocks.is_empty() {
+                return Ok(false);
+            }
+            done += blocks.len();
+            let bodies: Vec<_> = blocks.iter().map(|block| work.blocks[*block].clone()).collect();
+            let results = lists.compute(&at.clock, &bodies)?;
+            if results.iter().any(|result| result.is_short) {
+                return Err(Stop::fail("a list lacks bodies that no process asked for"));
+            }
+            let time = |costs: &Costs| results.iter().map(|result| result.time(costs)).sum();
+            self.model(at.comm, time)?;
+            for (block, result) in blocks.iter().zip(results) {
+                work.forces.costs[*block] = result.cost(self.job.costs.as_ref());
+                let BlockWork { rows, .. } = result;
+                work.forces.rows[*block] = rows;
+            }
+            if at.layout.len() == 1 {
+                continue;
+            }
+            // Others wait for what this process passes on.
+            if self.foretells(work.common, at.step) {
+                at.comm.is_share_ready(ALL)?;
+            }
+            if !waits {
+                at.comm.is_share_ready(WISH)?;
+            } else if self.hear(near, &mut work.late, false, work.setup, at)? {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Sends the next places of these roots, on whose bodies the forces are known.
+    fn advance(
+        &self,
+        near: &mut Near,
+        roots: &[u32],
+        work: &mut Work<'_>,
+        at: &StepContext<'_, '_>,
+    ) -> Result<(), Stop> {
+        if roots.is_empty() {
+            return Ok(());
+        }
+        let Work { domain, units, forces, .. } = &*work;
+        let dt = self.job.time_step();
+        for &root in roots {
+            let of_next = |(i, felt)| {
+                let (acceleration, _) = units.of_felt(felt);
+                units.point(&next_place(domain, i, &acceleration, dt), domain.mass[i])
+            };
+            let felt = rows(&forces.rows[near.blocks_of(root)]);
+            let points: Vec<_> = near.bodies_of(root).zip(felt).map(of_next).collect();
+            near.advance(root, &points, work.setup);
+        }
+        work.first.retain(|first| !roots.contains(&first.root));
+        self.tell(near, false, work.setup, at)
+    }
+}
+
+/// The rows of the bodies of these blocks, one after the other.
+fn rows(blocks: &[Vec<u8>]) -> impl Iterator<Item = &[u8]> {
+    blocks.iter().flat_map(|block| block.chunks_exact(BYTES_A_BODY))
+}
+
+/// Stores the accelerations of all bodies from the rows of their blocks; returns their potentials.
+fn accept(
+    at: &StepContext<'_, '_>,
+    domain: &mut Domain,
+    units: &Units,
+    blocks: &[Vec<u8>],
+) -> Result<Vec<f64>, Stop> {
+    let mut potential = vec![0.0; domain.len()];
+    let mut rest = (&mut domain.acceleration[..], &mut potential[..]);
+    let mut pieces = Vec::new();
+    for blocks in blocks.chunks(BLOCKS_PER_PIECE) {
+        let bodies = blocks.iter().map(Vec::len).sum::<usize>() / BYTES_A_BODY;
+        let (accelerations, after) = std::mem::take(&mut rest.0).split_at_mut(bodies);
+        let (depths, after_depths) = std::mem::take(&mut rest.1).split_at_mut(bodies);
+        rest = (after, after_depths);
+        pieces.push((blocks, accelerations, depths));
+    }
+    at.clock.parallel_chunks(&mut pieces, 1, |_, pieces| {
+        for (blocks, accelerations, depths) in pieces {
+            let places = accelerations.iter_mut().zip(depths.iter_mut());
+            for (felt, (acceleration, depth)) in rows(blocks).zip(places) {
+                (*acceleration, *depth) = units.of_felt(felt);
+            }
+        }
+    })?;
+    Ok(potential)
+}
