@@ -181,14 +181,14 @@ impl Track {
         move |known| known.len().checked_sub(columns).map_or(0.0, |at| known[at])
     }
 
-    /// Encodes the next frame, with as many numbers as those before, for [`Track::hear`].
-    pub(crate) fn tell(&mut self, next: Vec<f32>, to: &mut Vec<u8>) {
-        self.tell_from(Self::of_row_before(self.columns.len()), next, to);
+    /// Encodes the next frame, with as many numbers as those before, for [`Track::decode`].
+    pub(crate) fn encode(&mut self, next: Vec<f32>, to: &mut Vec<u8>) {
+        self.encode_from(Self::of_row_before(self.columns.len()), next, to);
     }
 
     /// Encodes the next frame with a prediction of each number of the first frame, given those
     /// before it.
-    pub(crate) fn tell_from(
+    pub(crate) fn encode_from(
         &mut self,
         first: impl Fn(&[f32]) -> f32,
         next: Vec<f32>,
@@ -214,15 +214,15 @@ impl Track {
     ///
     /// # Errors
     /// The bytes do not start with a frame.
-    pub(crate) fn hear(&mut self, count: usize, bytes: &mut &[u8]) -> Result<&[f32], NoFrame> {
-        self.hear_from(Self::of_row_before(self.columns.len()), count, bytes)
+    pub(crate) fn decode(&mut self, count: usize, bytes: &mut &[u8]) -> Result<&[f32], NoFrame> {
+        self.decode_from(Self::of_row_before(self.columns.len()), count, bytes)
     }
 
     /// Decodes a frame of [`Track::tell_from`].
     ///
     /// # Errors
     /// The bytes do not start with a frame.
-    pub(crate) fn hear_from(
+    pub(crate) fn decode_from(
         &mut self,
         first: impl Fn(&[f32]) -> f32,
         count: usize,
@@ -468,15 +468,15 @@ mod tests {
                 };
                 let frame: Vec<f32> = frame.iter().enumerate().map(number).collect();
                 let mut bytes = Vec::new();
-                sender.tell(frame.clone(), &mut bytes);
+                sender.encode(frame.clone(), &mut bytes);
                 let mut damaged = bytes.clone();
                 damaged[flip.index(bytes.len())] ^= 0x14;
-                let _ = receiver.clone().hear(frame.len(), &mut &damaged[..]);
+                let _ = receiver.clone().decode(frame.len(), &mut &damaged[..]);
                 let cut = &bytes[..cut.index(bytes.len())];
-                prop_assert!(receiver.clone().hear(frame.len(), &mut &cut[..]).is_err());
+                prop_assert!(receiver.clone().decode(frame.len(), &mut &cut[..]).is_err());
                 bytes.push(7);
                 let mut left = &bytes[..];
-                let got = receiver.hear(frame.len(), &mut left).unwrap();
+                let got = receiver.decode(frame.len(), &mut left).unwrap();
                 let same = got.iter().map(|x| x.to_bits()).eq(frame.iter().map(|x| x.to_bits()));
                 prop_assert!(same);
                 prop_assert_eq!(left, &[7][..]);
@@ -496,7 +496,7 @@ mod tests {
                 };
                 let frame = (0..500).flat_map(place).map(|x| x as f32).collect();
                 let mut bytes = Vec::new();
-                track.tell(frame, &mut bytes);
+                track.encode(frame, &mut bytes);
                 bytes.len()
             })
             .collect();
@@ -512,7 +512,7 @@ mod tests {
             .map(|step| {
                 let row = |i: usize| [0.1 + 0.01 * i as f32 + 1e-4 * step as f32, 1.0 + i as f32];
                 let mut bytes = Vec::new();
-                track.tell((0..20).flat_map(row).collect(), &mut bytes);
+                track.encode((0..20).flat_map(row).collect(), &mut bytes);
                 bytes.len()
             })
             .collect();

@@ -7,12 +7,12 @@ use std::ops::Range;
 use springtide_runtime::work::{ParallelLoops, Stop};
 
 use super::blocks::{BlockForces, BlockWork, ListMaker};
+use super::essential_tree::LocallyEssentialTree;
 use super::exchange::Due;
-use super::near::Near;
+use super::request::Request;
 use super::state::{Common, Domain, State};
-use super::turns::{First, Turns};
-use super::wish::Wish;
-use super::{ALL, Costs, Domains, GRANT, StepContext, Units, WISH, next_place};
+use super::turns::{FirstRoot, Turns};
+use super::{Costs, Domains, EXPORT, REQUEST, ROOT_SUMS, StepContext, Units, next_place};
 use crate::forces::BYTES_A_BODY;
 use crate::shared::Setup;
 use crate::tree::BodyTree;
@@ -36,7 +36,7 @@ struct Work<'a> {
     /// Messages of this step that are still to come.
     late: BTreeSet<Due>,
     /// Roots whose next places others receive while the rest is computed.
-    first: Vec<First>,
+    first: Vec<FirstRoot>,
 }
 
 impl Domains {
@@ -48,22 +48,24 @@ impl Domains {
         at: &StepContext<'_, '_>,
     ) -> Result<Vec<f64>, Stop> {
         let setup = self.setup(&state.common);
-        let foretold = state.take_foretold(at.slot, &setup)?;
-        let State { common, cuts, domain, near, before, sinks, .. } = state;
-        let near = match near {
-            Some(near) => near,
+        let predicted = state.take_predicted(at.slot, &setup)?;
+        let State { common, cuts, domain, essential, before, subscribers, .. } = state;
+        let essential = match essential {
+            Some(essential) => essential,
             None => {
                 let place = (at.slot, at.layout.clusters(at.comm.ranks_by_cluster()));
-                let known = (std::mem::take(before), std::mem::take(sinks));
-                let made = Near::new(&at.clock, common, cuts, domain, place, known, &setup)?;
+                let known = (std::mem::take(before), std::mem::take(subscribers));
+                let made = LocallyEssentialTree::new(
+                    &at.clock, common, cuts, domain, place, known, &setup,
+                )?;
                 at.clock.lap("build");
-                near.insert(made)
+                essential.insert(made)
             }
         };
-        let is_told = near.begin(foretold);
-        let late = self.meet(near, (common, domain), is_told, at)?;
+        let are_sums_known = essential.begin(predicted);
+        let late = self.exchange_sums(essential, (common, domain), are_sums_known, at)?;
         at.clock.lap("exchange");
-        let blocks = near.blocks().to_vec();
+        let blocks = essential.blocks().to_vec();
         let mut work = Work {
             common,
             domain,
@@ -72,24 +74,24 @@ impl Domains {
             forces: BlockForces::new(blocks.len()),
             blocks,
             late,
-            first: self.first_roots(near, common, &setup, at),
+            first: self.first_roots(essential, common, &setup, at),
         };
-        let mut tree = near.spare.take();
+        let mut tree = essential.spare.take();
         loop {
-            let (next, new) = near.tree(&at.clock, tree.take(), &setup, work.units.side)?;
+            let (next, new) = essential.tree(&at.clock, tree.take(), &setup, work.units.side)?;
             let present = &*tree.insert(next);
-            self.spend(near, [0, new, 0], at.comm)?;
+            self.spend(essential, [0, new, 0], at.comm)?;
             at.clock.lap("build");
-            if self.compute_present(near, present, &mut work, at)? {
+            if self.compute_present(essential, present, &mut work, at)? {
                 break;
             }
         }
-        self.hear(near, &mut work.late, true, &setup, at)?;
+        self.receive(essential, &mut work.late, true, &setup, at)?;
         at.clock.lap("exchange");
-        near.spare = tree;
+        essential.spare = tree;
         let Work { units, forces: BlockForces { rows, costs, .. }, .. } = work;
-        near.finish(costs);
-        state.foretold = near.foretold();
+        essential.finish(costs);
+        state.predicted = essential.predicted();
         let potential = accept(at, &mut state.domain, &units, &rows)?;
         at.clock.lap("forces");
         Ok(potential)
@@ -98,41 +100,45 @@ impl Domains {
     /// The roots whose next places others receive ahead of the next step.
     fn first_roots(
         &self,
-        near: &Near,
+        essential: &LocallyEssentialTree,
         common: &Common,
         setup: &Setup,
         at: &StepContext<'_, '_>,
-    ) -> Vec<First> {
-        if self.keeps_cells(common, at.step) { near.seen_afar(setup) } else { Vec::new() }
+    ) -> Vec<FirstRoot> {
+        if self.keeps_cells(common, at.step) {
+            essential.roots_for_other_clusters(setup)
+        } else {
+            Vec::new()
+        }
     }
 
     /// Computes the blocks whose data is all present in this tree. Returns whether all blocks are
     /// computed; if not, more data has arrived.
     fn compute_present(
         &self,
-        near: &mut Near,
+        essential: &mut LocallyEssentialTree,
         tree: &BodyTree,
         work: &mut Work<'_>,
         at: &StepContext<'_, '_>,
     ) -> Result<bool, Stop> {
         let lists = ListMaker::new(tree);
         let state = (work.common, work.domain);
-        let (ready, missed, wanted) = self.look(near, tree, &lists, work, at)?;
-        let waits = near.waits() || work.late.iter().any(|(_, tag)| *tag == GRANT);
+        let (ready, missed, wanted) = self.look(essential, tree, &lists, work, at)?;
+        let waits = essential.waits() || work.late.iter().any(|(_, tag)| *tag == EXPORT);
         // Data that is still to come in this step is not wished for.
         if !waits && at.layout.len() > 1 {
             if !wanted.is_empty() {
-                self.look_ahead(near, state, at)?;
+                self.look_ahead(essential, state, at)?;
             }
-            let own = near.wish(tree, wanted, &missed, &work.forces.scales, work.setup);
-            at.comm.share(WISH, own.write())?;
+            let own = essential.request(tree, wanted, &missed, &work.forces.scales, work.setup);
+            at.comm.share(REQUEST, own.write())?;
         }
         at.clock.lap("walk");
-        let arrived = self.take_turns(near, &lists, ready, waits, work, at)?;
+        let arrived = self.take_turns(essential, &lists, ready, waits, work, at)?;
         at.clock.lap("forces");
         if waits {
             if !arrived {
-                self.hear(near, &mut work.late, true, work.setup, at)?;
+                self.receive(essential, &mut work.late, true, work.setup, at)?;
                 at.clock.lap("exchange");
             }
             return Ok(false);
@@ -140,29 +146,30 @@ impl Domains {
         if at.layout.len() == 1 {
             return Ok(true);
         }
-        let wishes = at.comm.take_shared(WISH)?;
-        let wish = |rank: &u32| Wish::read(&wishes[*rank as usize]);
-        let wishes = at.layout.ranks().iter().map(wish).collect::<Result<Vec<_>, _>>()?;
-        if !wishes.iter().any(Wish::is_some) {
+        let requests = at.comm.take_shared(REQUEST)?;
+        let request = |rank: &u32| Request::read(&requests[*rank as usize]);
+        let requests = at.layout.ranks().iter().map(request).collect::<Result<Vec<_>, _>>()?;
+        if !requests.iter().any(Request::is_some) {
             return Ok(true);
         }
-        self.look_ahead(near, state, at)?;
-        for message in near.grant(&at.clock, &wishes, work.setup)? {
-            self.multicast(near, GRANT, message, at)?;
+        self.look_ahead(essential, state, at)?;
+        for message in essential.answer(&at.clock, &requests, work.setup)? {
+            self.multicast(essential, EXPORT, message, at)?;
         }
-        let granted = (0..at.layout.len()).filter(|other| near.is_granted(*other, &wishes));
-        let granted = granted.map(|other| (other, GRANT)).collect();
-        work.late.extend(self.hear_near(near, granted, work.setup, at)?);
+        let answered =
+            (0..at.layout.len()).filter(|other| essential.is_answered(*other, &requests));
+        let answered = answered.map(|other| (other, EXPORT)).collect();
+        work.late.extend(self.receive_near(essential, answered, work.setup, at)?);
         at.clock.lap("exchange");
         // Others now see more than before: in the first step, all that they need.
-        work.first = self.first_roots(near, work.common, work.setup, at);
+        work.first = self.first_roots(essential, work.common, work.setup, at);
         Ok(false)
     }
 
     /// The blocks that can be computed, those that lack data, and the roots that these lack.
     fn look(
         &self,
-        near: &Near,
+        essential: &LocallyEssentialTree,
         tree: &BodyTree,
         lists: &ListMaker<'_>,
         work: &mut Work<'_>,
@@ -186,7 +193,7 @@ impl Domains {
             missed.push(block);
             again += look.entries;
             let first = |cell: u32| tree.cells.links[cell as usize].first;
-            wanted.extend(look.absent.iter().map(|&cell| near.root_of(first(cell)) as u32));
+            wanted.extend(look.absent.iter().map(|&cell| essential.root_of(first(cell)) as u32));
         }
         // The next look makes these entries again.
         self.model(at.comm, |costs| costs.entry * again as f64)?;
@@ -197,14 +204,14 @@ impl Domains {
     /// and returns true, if all data of this step has arrived that it `waits` for.
     fn take_turns(
         &self,
-        near: &mut Near,
+        essential: &mut LocallyEssentialTree,
         lists: &ListMaker<'_>,
         ready: Vec<usize>,
         waits: bool,
         work: &mut Work<'_>,
         at: &StepContext<'_, '_>,
     ) -> Result<bool, Stop> {
-        let can_be = |first: &&First| {
+        let can_be = |first: &&FirstRoot| {
             let is = |block| work.forces.is_computed(block) || ready.binary_search(&block).is_ok();
             first.blocks.clone().all(is)
         };
@@ -219,7 +226,7 @@ impl Domains {
         let mut done = 0;
         loop {
             let advanced = turns.take(done);
-            self.advance(near, &advanced, work, at)?;
+            self.advance(essential, &advanced, work, at)?;
             let blocks = turns.blocks(done, most);
             if blocks.is_empty() {
                 return Ok(false);
@@ -241,12 +248,12 @@ impl Domains {
                 continue;
             }
             // Others wait for what this process passes on.
-            if self.foretells(work.common, at.step) {
-                at.comm.is_share_ready(ALL)?;
+            if self.predicts(work.common, at.step) {
+                at.comm.is_share_ready(ROOT_SUMS)?;
             }
             if !waits {
-                at.comm.is_share_ready(WISH)?;
-            } else if self.hear(near, &mut work.late, false, work.setup, at)? {
+                at.comm.is_share_ready(REQUEST)?;
+            } else if self.receive(essential, &mut work.late, false, work.setup, at)? {
                 return Ok(true);
             }
         }
@@ -255,7 +262,7 @@ impl Domains {
     /// Sends the next places of these roots, on whose bodies the forces are known.
     fn advance(
         &self,
-        near: &mut Near,
+        essential: &mut LocallyEssentialTree,
         roots: &[u32],
         work: &mut Work<'_>,
         at: &StepContext<'_, '_>,
@@ -270,12 +277,12 @@ impl Domains {
                 let (acceleration, _) = units.of_felt(felt);
                 units.point(&next_place(domain, i, &acceleration, dt), domain.mass[i])
             };
-            let felt = rows(&forces.rows[near.blocks_of(root)]);
-            let points: Vec<_> = near.bodies_of(root).zip(felt).map(of_next).collect();
-            near.advance(root, &points, work.setup);
+            let felt = rows(&forces.rows[essential.blocks_of(root)]);
+            let points: Vec<_> = essential.bodies_of(root).zip(felt).map(of_next).collect();
+            essential.advance(root, &points, work.setup);
         }
         work.first.retain(|first| !roots.contains(&first.root));
-        self.tell(near, false, work.setup, at)
+        self.send_updates(essential, false, work.setup, at)
     }
 }
 

@@ -39,13 +39,15 @@ impl Layout {
         let (sum, of) =
             known().fold((0.0, 0.0), |(sum, of), (speed, threads)| (sum + speed, of + threads));
         let average = if of > 0.0 { sum / of } else { 1.0 };
+        // The layout of one process is that of the whole state.
+        let weight = |rank: usize| match hands.len() {
+            1 => 1.0,
+            _ => speeds[rank].unwrap_or(average * threads(rank)),
+        };
         let mut order: Vec<usize> = (0..hands.len()).collect();
         order.sort_by_key(|&rank| (hands[rank].location.clone(), rank));
         Self {
-            weights: order
-                .iter()
-                .map(|&rank| speeds[rank].unwrap_or(average * threads(rank)))
-                .collect(),
+            weights: order.iter().map(|&rank| weight(rank)).collect(),
             ranks: order.into_iter().map(|rank| rank as u32).collect(),
         }
     }

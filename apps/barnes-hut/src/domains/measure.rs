@@ -114,8 +114,8 @@ fn of_a_number(points: &[[f32; 4]]) -> f64 {
         let start = thread_cpu();
         for ([teller, hearer], frame) in tracks.iter_mut().zip(frames) {
             let (count, mut bytes) = (frame.len(), Vec::new());
-            teller.tell(frame, &mut bytes);
-            let heard = hearer.hear(count, &mut &bytes[..]).map(<[f32]>::len);
+            teller.encode(frame, &mut bytes);
+            let heard = hearer.decode(count, &mut &bytes[..]).map(<[f32]>::len);
             std::hint::black_box(heard.ok());
         }
         thread_cpu().saturating_sub(start)

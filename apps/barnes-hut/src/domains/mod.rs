@@ -14,18 +14,18 @@
 
 mod begin;
 mod blocks;
+mod essential_tree;
 mod exchange;
 mod forces;
 mod interval;
 mod layout;
 mod measure;
-mod near;
-mod past;
+mod previous;
 mod rekey;
 mod report;
+mod request;
 mod state;
 mod turns;
-mod wish;
 
 use std::time::Duration;
 
@@ -36,10 +36,10 @@ use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{Outcome, ParallelLoops, PhaseClock, Stop, collect};
 
 use self::begin::Begin;
+use self::essential_tree::LocallyEssentialTree;
 pub use self::layout::Layout;
 use self::layout::of_slot;
 pub use self::measure::measure;
-use self::near::Near;
 use self::rekey::{inside, rekey};
 pub use self::state::State;
 use self::state::{Common, Domain, ObserverState};
@@ -54,17 +54,17 @@ use crate::shared::Setup;
 use crate::simulate::{InitialQuantities, SimulationError};
 
 /// The tag of sums that each process sends to all others in each step.
-const ALL: u32 = 1;
+const ROOT_SUMS: u32 = 1;
 /// The tag of cells and bodies for those that need them.
-const TELL: u32 = 2;
+const UPDATE: u32 = 2;
 /// The tag of wishes for cells and bodies, sent to all.
-const WISH: u32 = 3;
+const REQUEST: u32 = 3;
 /// The tag of the first message about wished cells and bodies.
-const GRANT: u32 = 6;
+const EXPORT: u32 = 6;
 /// The tag of sums over a process's blocks, for the report.
-const SUMS: u32 = 4;
+const REPORT_SUMS: u32 = 4;
 /// The tag of whole domains, for rank 0.
-const WHOLE: u32 = 5;
+const WHOLE_DOMAIN: u32 = 5;
 /// The tag of bodies that change hands after a sort.
 const MOVED: u32 = 7;
 
@@ -167,7 +167,7 @@ impl Domains {
     /// and others' bodies into trees.
     fn spend(
         &self,
-        near: &mut Near,
+        essential: &mut LocallyEssentialTree,
         [numbers, cells, bodies]: [usize; 3],
         comm: &Comm<'_>,
     ) -> Result<(), Stop> {
@@ -175,7 +175,7 @@ impl Domains {
         let time =
             |costs: &Costs| costs.number * numbers + costs.cell * cells + costs.body * bodies;
         let cost = NUMBER_COST * numbers + CELL_COST * cells + BODY_COST * bodies;
-        near.spend(self.job.costs.as_ref().map_or(cost, time));
+        essential.spend(self.job.costs.as_ref().map_or(cost, time));
         self.model(comm, time)
     }
 
@@ -192,13 +192,13 @@ impl Domains {
         comm: &Comm<'_>,
     ) -> Result<Option<Bodies>, Stop> {
         if comm.rank() != 0 {
-            comm.send(0, WHOLE, state.domain.write(0..state.domain.len()))?;
+            comm.send(0, WHOLE_DOMAIN, state.domain.write(0..state.domain.len()))?;
             return Ok(None);
         }
         let mut domains = Vec::new();
         for &rank in layout.ranks().iter().filter(|&&rank| rank != 0) {
             let mut domain = Domain::default();
-            domain.read(&comm.receive(rank, WHOLE)?)?;
+            domain.read(&comm.receive(rank, WHOLE_DOMAIN)?)?;
             domains.push(domain);
         }
         let domains = domains.iter().chain([&state.domain]);
@@ -206,7 +206,7 @@ impl Domains {
     }
 
     /// Writes snapshots and pictures that are due.
-    fn show(&self, state: &State, at: &StepContext<'_, '_>) -> Result<(), Stop> {
+    fn write_outputs(&self, state: &State, at: &StepContext<'_, '_>) -> Result<(), Stop> {
         let (job, step) = (&self.job, at.step);
         if ![job.snapshot_every, job.picture_every, job.render].iter().any(|&k| due(k, step)) {
             return Ok(());
@@ -218,7 +218,7 @@ impl Domains {
                 at.comm.artifact(name, bytes)
             })?;
         }
-        at.clock.lap("show");
+        at.clock.lap("output");
         Ok(())
     }
 }
@@ -259,7 +259,8 @@ impl Program for Domains {
         let mut state = State::new(common, told, cuts, domain, (Vec::new(), None));
         let mut potential = self.forces(&mut state, &at)?;
         // The costs of all blocks are known now, and all bodies are still here: none has to travel.
-        let costs = state.near.as_ref().map(Near::costs).unwrap_or_default().to_vec();
+        let costs =
+            state.essential.as_ref().map(LocallyEssentialTree::costs).unwrap_or_default().to_vec();
         let costs = comm.all_gather(&costs)?;
         let costs = layout.ranks().iter().flat_map(|&rank| &costs[rank as usize]);
         for (info, cost) in state.common.infos.iter_mut().zip(costs) {
@@ -268,7 +269,7 @@ impl Program for Domains {
         let cuts = layout.cuts(&state.common.infos);
         let is_changed = cuts != state.cuts;
         if is_changed {
-            (state.domain, state.near) = (begin.domain(of_slot(&cuts, at.slot)), None);
+            (state.domain, state.essential) = (begin.domain(of_slot(&cuts, at.slot)), None);
             state.cuts = cuts;
         }
         // All of a node's processes have theirs when one has received from all others.
@@ -278,7 +279,7 @@ impl Program for Domains {
             potential = self.forces(&mut state, &at)?;
         }
         self.report(&mut state, &potential, &at)?;
-        self.show(&state, &at)?;
+        self.write_outputs(&state, &at)?;
         Ok(state)
     }
 
@@ -304,7 +305,7 @@ impl Program for Domains {
         at.clock.lap("integrate");
         self.report(state, &potential, &at)?;
         at.clock.lap("report");
-        self.show(state, &at)?;
+        self.write_outputs(state, &at)?;
         comm.report_phases(&at.clock);
         Ok(())
     }
@@ -465,8 +466,8 @@ mod tests {
         registry.job::<J>();
         let said = Arc::new(Mutex::new(Vec::new()));
         let keep = said.clone();
-        let note = move |note| {
-            if let ProgressReport::Say { text } = note
+        let store_subscribers = move |store_subscribers| {
+            if let ProgressReport::Say { text } = store_subscribers
                 && text.starts_with("step ")
             {
                 keep.lock().unwrap().push(text);
@@ -474,7 +475,8 @@ mod tests {
         };
         let config = PoolConfig { threads, checkpoint_rate: 0, ..PoolConfig::default() };
         let body = encode_job(job).unwrap();
-        let report = solo::run(Arc::new(registry), J::NAME, body, &config, note).unwrap();
+        let report =
+            solo::run(Arc::new(registry), J::NAME, body, &config, store_subscribers).unwrap();
         let outcome = report.outcome.unwrap();
         let said = std::mem::take(&mut *said.lock().unwrap());
         (outcome.checksum, outcome.result, said)

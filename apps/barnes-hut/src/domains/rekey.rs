@@ -69,9 +69,9 @@ pub(super) fn rekey(
     let borders = borders(&state.common, &state.cuts, centre, side);
 
     let mut domain = std::mem::take(&mut state.domain);
-    if let Some(near) = state.near.take() {
+    if let Some(essential) = state.essential.take() {
         let own = &state.common.infos[of_slot(&state.cuts, slot)];
-        let costs = own.iter().zip(near.costs());
+        let costs = own.iter().zip(essential.costs());
         let each = costs.flat_map(|(info, cost)| {
             std::iter::repeat_n(cost / info.bodies.max(1) as f32, info.bodies as usize)
         });
@@ -79,7 +79,7 @@ pub(super) fn rekey(
         // In a box of another size all numbers are others.
         if side == state.common.side {
             let moved = [0, 1, 2].map(|axis| (state.common.centre[axis] - centre[axis]) / side);
-            state.before = near.into_before(&domain.keys, moved);
+            state.before = essential.into_previous(&domain.keys, moved);
         }
     }
     let key = |place: &[f64; 3]| morton(inside(place, centre, side));
@@ -91,8 +91,7 @@ pub(super) fn rekey(
     })?;
     let holder = |_, key| borders.partition_point(|&border| border <= key) - 1;
     if layout.len() > 1 {
-        let (kept, parts) = parted(clock, domain, pull, (slot, layout.len()), holder)?;
-        domain = kept;
+        let parts = domain.part(clock, pull, (slot, layout.len()), holder)?;
         let mut by_rank = vec![Bytes::new(); layout.len()];
         for (part, rank) in parts.into_iter().zip(layout.ranks()) {
             by_rank[*rank as usize] = part.into();
@@ -101,10 +100,10 @@ pub(super) fn rekey(
             domain.read_drifted(&part, pull, key)?;
         }
     }
-    let domain = domain.sorted(clock)?;
+    let mut domain = domain.sorted(clock)?;
     let (from, to) = (borders[slot], borders[slot + 1]);
     let mine = pieces(&domain.keys, from..to, setup, |bodies| domain.cost[bodies].iter().sum());
-    let mut sinks = Vec::new();
+    let mut subscribers = Vec::new();
     if layout.len() > 1 {
         let inside = |place: &[f64; 3]| inside(place, centre, side);
         let mut first = 0;
@@ -116,13 +115,13 @@ pub(super) fn rekey(
         let each = clock.parallel_map(0..bodies.len(), PIECES_PER_PIECE, |pieces| {
             let mut some = Vec::new();
             for bodies in &bodies[pieces] {
-                sink(&domain, bodies.clone(), ahead, inside, pull, setup).write(&mut some);
+                subscriber(&domain, bodies.clone(), ahead, inside, pull, setup).write(&mut some);
             }
             some
         })?;
-        sinks = each.concat();
+        subscribers = each.concat();
     }
-    let told = comm.all_gather(&(mine, ByteBuf::from(sinks)))?;
+    let told = comm.all_gather(&(mine, ByteBuf::from(subscribers)))?;
 
     let by_slot = || layout.ranks().iter().map(|rank| &told[*rank as usize]);
     let all: Vec<BlockInfo> = by_slot().flat_map(|(pieces, _)| pieces).copied().collect();
@@ -131,7 +130,10 @@ pub(super) fn rekey(
         by_slot().enumerate().flat_map(|(slot, (pieces, _))| pieces.iter().map(move |_| slot));
     let had: Vec<usize> = had.collect();
     let blocks = merged(&all, setup);
-    state.sinks = sinks_of(&blocks, by_slot().flat_map(|(_, sinks)| sinks.iter().copied()))?;
+    state.subscribers = subscribers_of(
+        &blocks,
+        by_slot().flat_map(|(_, subscribers)| subscribers.iter().copied()),
+    )?;
     state.common.infos = blocks.iter().map(|some| joined(&all[some.clone()])).collect();
     (state.common.centre, state.common.side) = (centre, side);
     let infos = &state.common.infos;
@@ -152,7 +154,7 @@ pub(super) fn rekey(
         }
     }
     // All know who gives whom something: mostly few, and nothing.
-    let (mut domain, parts) = parted(clock, domain, pull, (slot, layout.len()), |i, _| to[i])?;
+    let parts = domain.part(clock, pull, (slot, layout.len()), |i, _| to[i])?;
     for (part, rank) in parts.into_iter().zip(layout.ranks()).filter(|(part, _)| !part.is_empty()) {
         comm.send(*rank, MOVED, part)?;
     }
@@ -171,7 +173,7 @@ pub(super) fn rekey(
 }
 
 /// Where these bodies are and will be `ahead` of now, inside the box, and how far they look, about.
-fn sink(
+fn subscriber(
     domain: &Domain,
     bodies: Range<usize>,
     ahead: f64,
@@ -189,7 +191,7 @@ fn sink(
 }
 
 /// The sinks of blocks from those of their pieces, in order, as bytes; none if there are none.
-fn sinks_of(
+fn subscribers_of(
     blocks: &[Range<usize>],
     pieces: impl Iterator<Item = u8>,
 ) -> Result<Vec<Subscriber>, Unsound> {
@@ -236,26 +238,4 @@ fn borders(old: &Common, cuts: &[u32], centre: [f64; 3], side: f64) -> Vec<u64> 
     }
     borders.push(1 << (3 * LEVELS));
     borders
-}
-
-/// The bodies that stay with the process at this place along the curve, of so many, and those for
-/// each other process. `holder` returns the place of a body's process from its index and key.
-/// Accelerations are in units of `pull`.
-fn parted<L: ParallelLoops>(
-    loops: &L,
-    domain: Domain,
-    pull: f64,
-    (slot, slots): (usize, usize),
-    holder: impl Fn(usize, u64) -> usize,
-) -> Result<(Domain, Vec<Vec<u8>>), L::Stop> {
-    let mut parts = vec![Vec::new(); slots];
-    let mut kept = Vec::with_capacity(domain.len());
-    for (i, (key, _)) in domain.keys.iter().enumerate() {
-        let to = holder(i, *key);
-        kept.push(to == slot);
-        if to != slot {
-            domain.write_drifted(i, pull, &mut parts[to]);
-        }
-    }
-    Ok((domain.only(loops, &kept)?, parts))
 }

@@ -8,7 +8,7 @@ use springtide_runtime::work::{ParallelLoops, Stop};
 
 use super::layout::Layout;
 use super::state::{State, Summed};
-use super::{Domains, SUMS, StepContext};
+use super::{Domains, REPORT_SUMS, StepContext};
 use crate::bodies::{length, turning_of};
 use crate::exact::ExactSum;
 use crate::job::{due, line};
@@ -65,7 +65,7 @@ impl Domains {
         };
         let sums: Vec<ExactSum> = (0..SUMMED).map(of_all).collect();
         if comm.rank() != 0 {
-            comm.send(0, SUMS, wire::encode_payload(&sums)?)?;
+            comm.send(0, REPORT_SUMS, wire::encode_payload(&sums)?)?;
         }
         state.summed = Some(Summed { step, sums, is_all: false });
         Ok(())
@@ -82,7 +82,7 @@ impl Domains {
         let summed = state.summed.take().filter(|_| comm.rank() == 0);
         let Some(Summed { step, mut sums, is_all }) = summed else { return Ok(()) };
         for &rank in layout.ranks().iter().filter(|&&rank| rank != 0 && !is_all) {
-            let of_other: Vec<ExactSum> = wire::decode_payload(&comm.receive(rank, SUMS)?)?;
+            let of_other: Vec<ExactSum> = wire::decode_payload(&comm.receive(rank, REPORT_SUMS)?)?;
             sums.iter_mut().zip(&of_other).for_each(|(sum, of_other)| sum.merge(of_other));
         }
         let mut total = [0.0; SUMMED];

@@ -10,9 +10,9 @@ use serde_bytes::ByteBuf;
 use springtide_runtime::wire;
 use springtide_runtime::work::{ParallelLoops, Stop, collect};
 
+use super::essential_tree::LocallyEssentialTree;
 use super::layout::{Layout, of_slot};
-use super::near::Near;
-use super::past::PreviousStep;
+use super::previous::PreviousViews;
 use super::{drifted, kicked};
 use crate::bodies::{Bodies, first_not_finite};
 use crate::exact::ExactSum;
@@ -22,7 +22,7 @@ use crate::partial::{BlockInfo, Subscriber, bodies_of};
 use crate::picture::Camera;
 use crate::shared::Setup;
 use crate::simulate::InitialQuantities;
-use crate::tree::{CellSums, SortScratch, Sorted, sort};
+use crate::tree::{CellSums, LEVELS, SortScratch, Sorted, sort};
 
 /// What came from another process is not what it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,6 +80,9 @@ pub(crate) struct Domain {
     /// What the forces on each cost, about.
     pub cost: Vec<f32>,
 }
+
+/// Key and number of a body that another process holds now. It is sorted after all others.
+const MOVED: (u64, u32) = ((1 << (3 * LEVELS)) - 1, u32::MAX);
 
 /// Bytes of a body: number, cost, place, velocity and mass.
 const BODY: usize = 4 + 4 + 7 * 8;
@@ -143,28 +146,34 @@ impl Domain {
         Ok(pieces.into_iter().find_map(|(.., not_finite)| not_finite).map(|at| keys[at].1))
     }
 
-    /// These bodies as bytes.
+    /// Encodes these bodies.
     pub(crate) fn write(&self, bodies: Range<usize>) -> Vec<u8> {
-        let mut out = Vec::with_capacity(bodies.len() * ROW);
-        for i in bodies {
-            self.write_body(i, &mut out);
-            out.extend_from_slice(&self.keys[i].0.to_le_bytes());
-            out.extend(self.acceleration[i].iter().flat_map(|value| value.to_le_bytes()));
+        let mut out = vec![0; bodies.len() * ROW];
+        let (rows, _) = out.as_chunks_mut::<ROW>();
+        for (i, row) in bodies.zip(rows) {
+            let (body, rest) = row.split_at_mut(BODY);
+            self.write_body(i, body);
+            let bits = [self.keys[i].0].into_iter();
+            let bits = bits.chain(self.acceleration[i].map(f64::to_bits));
+            put_words(bits.map(u64::to_le_bytes), rest);
         }
         out
     }
 
-    /// A body as bytes, without its key; accelerations of 1 inside the box are so large.
+    /// Encodes a body without its key; accelerations are in units of `pull`.
     pub(crate) fn write_drifted(&self, i: usize, pull: f64, out: &mut Vec<u8>) {
-        self.write_body(i, out);
-        out.extend(self.acceleration[i].iter().flat_map(|a| ((a / pull) as f32).to_le_bytes()));
+        let mut row = [0; DRIFTED];
+        let (body, rest) = row.split_at_mut(BODY);
+        self.write_body(i, body);
+        put_words(self.acceleration[i].map(|a| ((a / pull) as f32).to_le_bytes()), rest);
+        out.extend_from_slice(&row);
     }
 
-    fn write_body(&self, i: usize, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.keys[i].1.to_le_bytes());
-        out.extend_from_slice(&self.cost[i].to_le_bytes());
-        let rest = [&self.position[i], &self.velocity[i]].into_iter().flatten();
-        out.extend(rest.chain([&self.mass[i]]).flat_map(|value| value.to_le_bytes()));
+    fn write_body(&self, i: usize, row: &mut [u8]) {
+        let (head, rest) = row.split_at_mut(8);
+        put_words([self.keys[i].1.to_le_bytes(), self.cost[i].to_le_bytes()], head);
+        let places = self.position[i].into_iter().chain(self.velocity[i]);
+        put_words(places.chain([self.mass[i]]).map(f64::to_le_bytes), rest);
     }
 
     /// Adds the bodies that were written.
@@ -218,23 +227,40 @@ impl Domain {
         Ok(())
     }
 
-    /// The bodies that are kept.
-    pub(crate) fn only<L: ParallelLoops>(self, loops: &L, kept: &[bool]) -> Result<Self, L::Stop> {
-        if kept.iter().all(|kept| *kept) {
-            return Ok(self);
+    /// Encodes the bodies of other places along the curve, of so many, for each of these places.
+    /// [`sorted`](Self::sorted) then removes them. `holder` returns the place of a body's process
+    /// from its index and key; `slot` is the own place. Accelerations are in units of `pull`.
+    pub(crate) fn part<L: ParallelLoops>(
+        &mut self,
+        loops: &L,
+        pull: f64,
+        (slot, slots): (usize, usize),
+        holder: impl Fn(usize, u64) -> usize + Sync,
+    ) -> Result<Vec<Vec<u8>>, L::Stop> {
+        let keys = &self.keys;
+        let moved = loops.parallel_map(0..keys.len(), BODIES_PER_PIECE, |piece| {
+            let of = piece.map(|i| (i, holder(i, keys[i].0)));
+            of.filter(|(_, to)| *to != slot).collect::<Vec<_>>()
+        })?;
+        let mut parts = vec![Vec::new(); slots];
+        for (i, to) in moved.into_iter().flatten() {
+            self.write_drifted(i, pull, &mut parts[to]);
+            self.keys[i] = MOVED;
         }
-        let some: Vec<u32> = (0..).zip(kept).filter(|(_, kept)| **kept).map(|(i, _)| i).collect();
-        self.picked(loops, &some)
+        Ok(parts)
     }
 
-    /// The same bodies in the order of their keys and, of equal ones, numbers.
+    /// The same bodies in the order of their keys and, of equal ones, numbers. Those that have
+    /// [moved](Self::part) are removed.
     pub(crate) fn sorted<L: ParallelLoops>(self, loops: &L) -> Result<Self, L::Stop> {
         let Self { keys, .. } = &self;
         let count = keys.len();
-        let are_sorted = loops.parallel_map(0..count, BODIES_PER_PIECE, |piece| {
-            keys[piece.start..count.min(piece.end + 1)].is_sorted()
+        let seen = loops.parallel_map(0..count, BODIES_PER_PIECE, |piece| {
+            let moved = keys[piece.clone()].iter().filter(|key| **key == MOVED).count();
+            (keys[piece.start..count.min(piece.end + 1)].is_sorted(), moved)
         })?;
-        if are_sorted.iter().all(|is_sorted| *is_sorted) {
+        let moved: usize = seen.iter().map(|(_, moved)| moved).sum();
+        if moved == 0 && seen.iter().all(|(is_sorted, _)| *is_sorted) {
             return Ok(self);
         }
         let codes = collect(loops, count, BODIES_PER_PIECE, |at| keys[at].0)?;
@@ -248,11 +274,16 @@ impl Domain {
             }
             rest = others;
         }
-        self.picked(loops, &order)
+        self.picked(loops, &order[..count - moved])
     }
 }
 
-/// The first doubles of a row that has so many.
+/// Writes words of the same length one after the other.
+fn put_words<const N: usize>(words: impl IntoIterator<Item = [u8; N]>, to: &mut [u8]) {
+    to.as_chunks_mut().0.iter_mut().zip(words).for_each(|(to, word)| *to = word);
+}
+
+/// The first doubles of a row.
 fn numbers<const N: usize>(row: &[u8]) -> [f64; N] {
     let mut all = [0.0; N];
     for (value, bytes) in all.iter_mut().zip(row.as_chunks().0) {
@@ -271,15 +302,15 @@ pub struct State {
     pub(crate) cuts: Vec<u32>,
     pub(crate) domain: Domain,
     /// The sums of own blocks that were foretold for the next step, if they were: see [`crate::domains::near`].
-    pub(crate) foretold: Vec<f32>,
+    pub(crate) predicted: Vec<f32>,
     /// Of the report of the last step.
     pub(crate) summed: Option<Summed>,
     /// What is near; absent until it is first needed.
-    pub(crate) near: Option<Near>,
+    pub(crate) essential: Option<LocallyEssentialTree>,
     /// What was near before bodies were sorted, until it is needed.
-    pub(crate) before: PreviousStep,
+    pub(crate) before: PreviousViews,
     /// Of all blocks, where they are and how far they look, if bodies were just sorted; until it is needed.
-    pub(crate) sinks: Vec<Subscriber>,
+    pub(crate) subscribers: Vec<Subscriber>,
 }
 
 /// A piece of a state, or the whole.
@@ -288,7 +319,7 @@ struct Piece {
     common: Option<Common>,
     told: Option<ObserverState>,
     rows: ByteBuf,
-    foretold: Vec<f32>,
+    predicted: Vec<f32>,
     summed: Option<Summed>,
 }
 
@@ -299,10 +330,10 @@ impl State {
         told: Option<ObserverState>,
         cuts: Vec<u32>,
         domain: Domain,
-        (foretold, summed): (Vec<f32>, Option<Summed>),
+        (predicted, summed): (Vec<f32>, Option<Summed>),
     ) -> Self {
-        let (near, before, sinks) = (None, PreviousStep::default(), Vec::new());
-        Self { common, told, cuts, domain, foretold, summed, near, before, sinks }
+        let (essential, before, subscribers) = (None, PreviousViews::default(), Vec::new());
+        Self { common, told, cuts, domain, predicted, summed, essential, before, subscribers }
     }
 
     /// What a process of another layout needs of this one's.
@@ -317,11 +348,11 @@ impl State {
         let infos = &self.common.infos;
         let (mine, theirs) = (of_slot(&self.cuts, mine), of_slot(&to.cuts(infos), theirs));
         let (start, end) = (mine.start.max(theirs.start), mine.end.min(theirs.end));
-        let (bodies, foretold) = if start < end {
+        let (bodies, predicted) = if start < end {
             let first = bodies_of(&infos[mine.start..start]);
-            let columns = self.foretold.len() / mine.len();
-            let foretold = (start - mine.start) * columns..(end - mine.start) * columns;
-            (first..first + bodies_of(&infos[start..end]), self.foretold[foretold].to_vec())
+            let columns = self.predicted.len() / mine.len();
+            let predicted = (start - mine.start) * columns..(end - mine.start) * columns;
+            (first..first + bodies_of(&infos[start..end]), self.predicted[predicted].to_vec())
         } else {
             (0..0, Vec::new())
         };
@@ -333,13 +364,13 @@ impl State {
         if common.is_none() && rows.is_empty() && summed.is_none() {
             return Ok(Bytes::new());
         }
-        Ok(wire::encode_payload(&Piece { common, told, rows, foretold, summed })?)
+        Ok(wire::encode_payload(&Piece { common, told, rows, predicted, summed })?)
     }
 
     /// The state of a process, from what all of another layout gave it.
     pub(crate) fn take(pieces: &[Bytes], from: &Layout, to: &Layout) -> Result<Self, Stop> {
         let (mut common, mut told, mut domain) = (None, None, Domain::default());
-        let (mut foretold, mut summed) = (Vec::new(), None::<Summed>);
+        let (mut predicted, mut summed) = (Vec::new(), None::<Summed>);
         for &rank in from.ranks() {
             let Some(piece) = pieces.get(rank as usize).filter(|piece| !piece.is_empty()) else {
                 continue;
@@ -348,7 +379,7 @@ impl State {
             common = common.or(piece.common);
             told = told.or(piece.told);
             domain.read(&piece.rows)?;
-            foretold.extend(piece.foretold);
+            predicted.extend(piece.predicted);
             if let Some(of_one) = piece.summed {
                 let all = summed.get_or_insert_with(|| Summed {
                     step: of_one.step,
@@ -360,16 +391,16 @@ impl State {
         }
         let common = common.ok_or_else(|| Stop::fail("pieces of a state have no head"))?;
         let cuts = to.cuts(&common.infos);
-        Ok(Self::new(common, told, cuts, domain, (foretold, summed)))
+        Ok(Self::new(common, told, cuts, domain, (predicted, summed)))
     }
 
     /// The sums of the blocks of this place along the curve that were foretold for the step that begins, if they were.
-    pub(crate) fn take_foretold(
+    pub(crate) fn take_predicted(
         &mut self,
         slot: usize,
         setup: &Setup,
     ) -> Result<Option<CellSums>, Unsound> {
-        let rows = std::mem::take(&mut self.foretold);
+        let rows = std::mem::take(&mut self.predicted);
         if rows.is_empty() {
             return Ok(None);
         }
@@ -429,20 +460,20 @@ impl Serialize for State {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let rows = ByteBuf::from(self.domain.write(0..self.domain.len()));
         let (common, told) = (Some(self.common.clone()), self.told.clone());
-        let (foretold, summed) = (self.foretold.clone(), self.summed.clone());
-        Piece { common, told, rows, foretold, summed }.serialize(to)
+        let (predicted, summed) = (self.predicted.clone(), self.summed.clone());
+        Piece { common, told, rows, predicted, summed }.serialize(to)
     }
 }
 
 impl<'de> Deserialize<'de> for State {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         use serde::de::Error;
-        let Piece { common, told, rows, foretold, summed } = Piece::deserialize(from)?;
+        let Piece { common, told, rows, predicted, summed } = Piece::deserialize(from)?;
         let common = common.ok_or_else(|| D::Error::missing_field("common"))?;
         let mut domain = Domain::default();
         domain.read(&rows).map_err(D::Error::custom)?;
         let cuts = vec![0, common.infos.len() as u32];
-        Ok(Self::new(common, told, cuts, domain, (foretold, summed)))
+        Ok(Self::new(common, told, cuts, domain, (predicted, summed)))
     }
 }
 

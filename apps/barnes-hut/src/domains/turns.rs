@@ -11,7 +11,7 @@ const PART_PER_MESSAGE: f64 = 0.2;
 
 /// A root whose next places others receive ahead of the next step.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct First {
+pub(crate) struct FirstRoot {
     pub root: u32,
     /// Its blocks.
     pub blocks: Range<usize>,
@@ -26,15 +26,15 @@ pub(crate) struct Turns {
     order: Vec<usize>,
     /// The first roots that are not sent yet, in order; each with the number of blocks that are
     /// computed when it is complete.
-    first: Vec<(First, usize)>,
+    first: Vec<(FirstRoot, usize)>,
 }
 
 impl Turns {
     /// The order of the blocks that can be computed. The roots that come first are those all of
     /// whose blocks can be computed or have been.
-    pub(crate) fn new(ready: &[usize], first: Vec<First>) -> Self {
+    pub(crate) fn new(ready: &[usize], first: Vec<FirstRoot>) -> Self {
         let can_be = |block: &usize| ready.binary_search(block).is_ok();
-        let of_root = |first: &First| first.blocks.clone().filter(can_be);
+        let of_root = |first: &FirstRoot| first.blocks.clone().filter(can_be);
         let mut order: Vec<usize> = first.iter().flat_map(of_root).collect();
         let ends = first.iter().scan(0, |end, first| {
             *end += of_root(first).count();
@@ -84,8 +84,8 @@ mod tests {
 
     use super::*;
 
-    fn first(root: u32, blocks: Range<usize>, part: f64) -> First {
-        First { root, blocks, part }
+    fn first(root: u32, blocks: Range<usize>, part: f64) -> FirstRoot {
+        FirstRoot { root, blocks, part }
     }
 
     #[test]

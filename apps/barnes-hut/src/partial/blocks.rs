@@ -80,11 +80,18 @@ pub(super) fn octants(
 ) -> Vec<Range<usize>> {
     let shift = 3 * (LEVELS - 1 - level);
     let mut parts: Vec<Range<usize>> = Vec::new();
-    for i in things {
-        match parts.last_mut() {
-            Some(part) if key(part.start) >> shift == key(i) >> shift => part.end = i + 1,
-            _ => parts.push(i..i + 1),
+    let mut start = things.start;
+    while start < things.end {
+        // The first element of another octant, by bisection.
+        let octant = key(start) >> shift;
+        let (mut same, mut other) = (start, things.end);
+        while other - same > 1 {
+            let middle = same + (other - same) / 2;
+            let is_same = key(middle) >> shift == octant;
+            (same, other) = if is_same { (middle, other) } else { (same, middle) };
         }
+        parts.push(start..other);
+        start = other;
     }
     parts
 }

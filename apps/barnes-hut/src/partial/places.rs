@@ -119,27 +119,27 @@ impl Places {
         self.rows.len()
     }
 
-    /// Encodes the present places, for [`Places::hear`].
-    pub(super) fn tell(&mut self, places: impl Iterator<Item = [f32; 3]>, to: &mut Vec<u8>) {
+    /// Encodes the present places, for [`Places::decode`].
+    pub(super) fn encode(&mut self, places: impl Iterator<Item = [f32; 3]>, to: &mut Vec<u8>) {
         let mut numbers = [(); 2].map(|()| Vec::with_capacity(3 * self.rows.len()));
         for (&(is_known, _), place) in self.rows.iter().zip(places) {
             numbers[usize::from(is_known)].extend_from_slice(&place);
         }
         for (track, numbers) in self.tracks.iter_mut().zip(numbers) {
             if !numbers.is_empty() {
-                track.tell(numbers, to);
+                track.encode(numbers, to);
             }
         }
     }
 
     /// Decodes the present places and advances `bytes`; none if they are not valid.
-    pub(super) fn hear(&mut self, points: &mut [[f32; 4]], bytes: &mut &[u8]) -> Option<()> {
+    pub(super) fn decode(&mut self, points: &mut [[f32; 4]], bytes: &mut &[u8]) -> Option<()> {
         let known = self.rows.iter().filter(|(is_known, _)| *is_known).count();
         let counts = [self.rows.len() - known, known];
         let mut decoded: [&[f32]; 2] = [&[]; 2];
         for ((track, count), decoded) in self.tracks.iter_mut().zip(counts).zip(&mut decoded) {
             if count > 0 {
-                *decoded = track.hear(3 * count, bytes).ok()?;
+                *decoded = track.decode(3 * count, bytes).ok()?;
             }
         }
         for (point, &(is_known, row)) in points.iter_mut().zip(&self.rows) {
@@ -176,9 +176,9 @@ mod tests {
         let mut bytes = Vec::new();
         for step in steps {
             bytes.clear();
-            sender.tell(bodies.iter().map(|&body| place(body, step)), &mut bytes);
+            sender.encode(bodies.iter().map(|&body| place(body, step)), &mut bytes);
             let (mut points, mut left) = (points(bodies), &bytes[..]);
-            receiver.hear(&mut points, &mut left).unwrap();
+            receiver.decode(&mut points, &mut left).unwrap();
             assert!(left.is_empty());
             for (&body, [x, y, z, _]) in bodies.iter().zip(points) {
                 assert_eq!(place(body, step), [x, y, z]);
@@ -256,7 +256,7 @@ mod tests {
             if let Some(other) = read(&form) {
                 let _ = receiver_past
                     .continue_from(&other)
-                    .map(|mut places| places.hear(&mut points(&bodies), &mut &bytes[..]));
+                    .map(|mut places| places.decode(&mut points(&bodies), &mut &bytes[..]));
             }
         }
     }
@@ -267,13 +267,13 @@ mod tests {
         let bodies: Vec<usize> = (0..100).collect();
         let mut places = FormerViews::NONE.continue_from(&[None; 100]).unwrap();
         let mut bytes = Vec::new();
-        (0..6).for_each(|_| places.tell(bodies.iter().map(|&body| place(body, 0)), &mut bytes));
+        (0..6).for_each(|_| places.encode(bodies.iter().map(|&body| place(body, 0)), &mut bytes));
         let known: Vec<_> = (0..100).map(|at| Some((3, at))).collect();
         let later = |body: usize| place(body, 0).map(|x| (f64::from(x) + 0.25) as f32);
         let bytes = [[0.25; 3], [0.0; 3]].map(|moved| {
             let past = FormerViews { places: &|_| Some(&places), moved };
             let (mut next, mut bytes) = (past.continue_from(&known).unwrap(), Vec::new());
-            next.tell(bodies.iter().map(|&body| later(body)), &mut bytes);
+            next.encode(bodies.iter().map(|&body| later(body)), &mut bytes);
             bytes.len()
         });
         assert!(4 * bytes[0] < bytes[1], "{bytes:?}");

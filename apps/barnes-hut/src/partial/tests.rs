@@ -91,11 +91,11 @@ fn encode_and_decode(
 ) -> (Subscription, RemoteBranch) {
     let mut bytes = Vec::new();
     let mut view = branch.view(later, sinks, NEW, setup, &mut bytes).unwrap();
-    branch.tell(&mut view, setup, &mut bytes);
+    branch.encode(&mut view, setup, &mut bytes);
     let mut left = &bytes[..];
     let mut other =
         RemoteBranch::read(branch.bodies() as u32, &mut left, &FormerViews::NONE, setup).unwrap();
-    other.hear(&mut left, setup).unwrap();
+    other.decode(&mut left, setup).unwrap();
     assert!(left.is_empty());
     (view, other)
 }
@@ -234,8 +234,8 @@ fn one_exchange_determines_the_scales_of_blocks() {
                 for (time, (sums, branches)) in times.iter().zip(&on_the_way) {
                     for (root, view) in &mut views {
                         let (mut bytes, other) = (Vec::new(), others.get_mut(root).unwrap());
-                        branches[*root].tell(view, &setup, &mut bytes);
-                        other.hear(&mut &bytes[..], &setup).unwrap();
+                        branches[*root].encode(view, &setup, &mut bytes);
+                        other.decode(&mut &bytes[..], &setup).unwrap();
                     }
                     let (_, missing, _) = look(sums, branches, &others);
                     assert!(missing.is_empty(), "{seed} {part} after {time}: {missing:?}");
@@ -345,9 +345,9 @@ proptest! {
                 let (mut bytes, other): (_, &mut RemoteBranch) =
                     (Vec::new(), others.get_mut(&root).unwrap());
                 prop_assert_eq!(Subscription::numbers(view, &setup), other.numbers(&setup));
-                branches[root].tell(view, &setup, &mut bytes);
+                branches[root].encode(view, &setup, &mut bytes);
                 let mut left = &bytes[..];
-                other.hear(&mut left, &setup).unwrap();
+                other.decode(&mut left, &setup).unwrap();
                 prop_assert!(left.is_empty());
             }
             let mut rounds = 0;
@@ -428,11 +428,11 @@ proptest! {
         let Some(mut view) = branch.view(&branch, &[sink], NEW, &setup, &mut bytes) else {
             return Ok(())
         };
-        branch.tell(&mut view, &setup, &mut bytes);
+        branch.encode(&mut view, &setup, &mut bytes);
         let read = |bytes: &[u8]| {
             let mut left = bytes;
             let mut other = RemoteBranch::read(n as u32, &mut left, &FormerViews::NONE, &setup)?;
-            other.hear(&mut left, &setup)
+            other.decode(&mut left, &setup)
         };
         prop_assert!(read(&bytes).is_some());
         prop_assert!(read(&bytes[..cut.index(bytes.len())]).is_none());

@@ -278,16 +278,16 @@ impl Branch {
         to.extend(masses[..some].iter().flat_map(|mass| mass.to_le_bytes()));
     }
 
-    /// Encodes the present data of the view, for [`Other::hear`].
-    pub(crate) fn tell(&self, view: &mut Subscription, setup: &Setup, to: &mut Vec<u8>) {
+    /// Encodes the present data of the view, for [`Other::decode`].
+    pub(crate) fn encode(&self, view: &mut Subscription, setup: &Setup, to: &mut Vec<u8>) {
         let mut numbers = Vec::with_capacity(view.cells.len() * CellNumbers::columns(setup).len());
         for &cell in &view.cells {
             let cell = cell as usize;
             CellNumbers::of(&self.sums, cell, self.levels[cell]).write(setup, &mut numbers);
         }
-        view.values.tell_from(expected(&view.cells, &self.cells.links, setup), numbers, to);
+        view.values.encode_from(expected(&view.cells, &self.cells.links, setup), numbers, to);
         let points = view.bodies.iter().flat_map(|some| &self.points[some.clone()]);
-        view.places.tell(points.map(|&[x, y, z, _]| [x, y, z]), to);
+        view.places.encode(points.map(|&[x, y, z, _]| [x, y, z]), to);
     }
 }
 
@@ -412,14 +412,14 @@ impl RemoteBranch {
         Some(Self { cells, levels, sent, whole, stored, points, values, places })
     }
 
-    /// Decodes the data of [`Branch::tell`] for this view and advances `bytes`. None if it is not
+    /// Decodes the data of [`Branch::encode`] for this view and advances `bytes`. None if it is not
     /// valid; then this copy is unusable.
-    pub(crate) fn hear(&mut self, bytes: &mut &[u8], setup: &Setup) -> Option<()> {
+    pub(crate) fn decode(&mut self, bytes: &mut &[u8], setup: &Setup) -> Option<()> {
         let columns = CellNumbers::columns(setup).len();
         let Self { values, sent, cells, .. } = self;
         let first = expected(sent, &cells.links, setup);
-        let rows = values.hear_from(first, columns * sent.len(), bytes).ok()?;
-        self.places.hear(&mut self.points, bytes)?;
+        let rows = values.decode_from(first, columns * sent.len(), bytes).ok()?;
+        self.places.decode(&mut self.points, bytes)?;
         let mut sums = CellSums::new(self.levels.len(), setup, true);
         for at in (0..self.levels.len()).rev() {
             if self.whole[at] {

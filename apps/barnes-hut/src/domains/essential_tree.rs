@@ -1,22 +1,27 @@
-//! What a process knows of other domains: the sums of all roots, and of those that are near the cells that its own blocks may open,
-//! down to bodies.
+//! The locally essential tree of a process, and what it exports to those of others. Of all branch
+//! roots it has the sums; of those near its own blocks it has the cells and bodies that these may
+//! open.
 //!
-//! All know where blocks are and how far they look ([`Subscriber`]) when bodies were sorted, and so what they need of own roots. What is missing still, and
-//! in the first step all, a process wishes for, and says where its blocks are and how far they look; from then on the holder tells it
-//! in each step what these need, always of the same cells and bodies ([`View`]), until bodies are sorted or dealt out anew. Sinks are somewhat wider than blocks are, so
-//! that wishes are rare after the first step. Processes of another cluster are told the same ([`Audience`]), whatever one of them needs of a
-//! root, for it crosses the line to them once; of each root only those that need it take in what comes.
+//! After a sort, all processes know the places and the reach of all blocks ([`Subscriber`]), and so
+//! what others need of their own roots. A process requests what it still lacks, and in the first
+//! step all that it needs. From then on the owner sends an update of the same cells and bodies in
+//! each step, until bodies are sorted or distributed again. A subscriber is somewhat wider than its
+//! block, so requests are rare after the first step. All processes of another cluster form one group
+//! ([`Receivers`]) and get the same, because it crosses the line to them once. Each of them decodes
+//! only the roots that it needs.
 //!
-//! The sums of blocks, and with them of all that is larger, are *foretold*: they are those of where bodies will be if they are accelerated as
-//! in the step before, so that all are told of them a step ahead. (Cells within blocks and bodies are where they are: what is near is told in its step.) That
-//! is a matter of a body's own motion, so it makes no difference who holds what.
+//! The sums of blocks, and of all larger cells, are *predicted* one step ahead: they are those of
+//! the places that bodies reach with the acceleration of the step before. They depend on each body's
+//! own motion alone, so they are the same for any distribution. Bodies, and cells within blocks, have
+//! the places of the present step.
 //!
-//! Roots that other clusters see are *advanced*: when the forces on them are known so are their next places, and these are told
-//! while the forces on others are computed, before it is known whether anybody wishes for anything; what is left is told when all are. Where a wish makes
-//! a new view of what was told ahead, that is void: each part says which of the views of its root it is for.
+//! Roots that other clusters see are *advanced*: their next places follow from the forces on their
+//! bodies, and are sent while other forces are computed. At that time no process knows whether others
+//! request more. If an answer replaces an export, an update of the old one is void; each part has the
+//! version of its export.
 //!
-//! Views begin anew when bodies are sorted, but what they show of bodies goes on where that was told [before](super::past). Knows nothing of
-//! who sends messages.
+//! All exports are made again when bodies are sorted. The coding of the bodies' places continues from
+//! the [previous exports](super::previous). This module does not send messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -25,10 +30,10 @@ use springtide_runtime::spmd::INLINE_MESSAGE_MAX;
 use springtide_runtime::work::{ParallelLoops, Stop, collect};
 
 use super::layout::{of_slot, slot_with};
-use super::past::{PreviousStep, SentRoots};
+use super::previous::{PreviousViews, SentRoots};
+use super::request::Request;
 use super::state::{Common, Domain, Unsound};
-use super::turns::First;
-use super::wish::Wish;
+use super::turns::FirstRoot;
 use crate::loops::BODIES_PER_PIECE;
 use crate::partial::{
     BlockInfo, Branch, FormerViews, RemoteBranch, Subscriber, Subscription, add, around, assemble,
@@ -43,44 +48,44 @@ use crate::tree::{BodyTree, CellSums};
 /// then needed by few blocks of theirs.
 const ROOTS: u64 = 32;
 
-/// The part of all work that is done first, so that others are told of it in time.
+/// The part of all work that is done first, so that its results arrive in time.
 const AHEAD: f64 = 0.75;
 
-/// Processes that are told the same: all of another cluster, or one of the own.
+/// Processes that receive the same exports: all of another cluster, or one of the own cluster.
 #[derive(Debug)]
-struct Audience {
+struct Receivers {
     /// Their places along the curve.
     slots: Vec<usize>,
-    /// Of another cluster.
-    is_afar: bool,
-    /// What they are told of own roots, counted from the first.
-    views: BTreeMap<u32, RootSubscription>,
+    /// Whether they are in another cluster.
+    is_remote: bool,
+    /// The exports of own roots, by number from the first.
+    exports: BTreeMap<u32, Export>,
 }
 
-/// What an audience is told of a root.
+/// The cells and bodies of an own root that a group receives in each step.
 #[derive(Debug)]
-struct RootSubscription {
+struct Export {
     view: Subscription,
-    /// Who takes it in, by place along the curve.
+    /// The processes that decode it, by place along the curve.
     by: BTreeSet<usize>,
-    /// Counts the views of this root that the audience had.
+    /// The number of exports of this root to the group so far.
     version: u32,
-    /// They were told of the next step.
+    /// Whether the update of the next step has been sent.
     is_ahead: bool,
 }
 
-/// What an audience is told.
+/// A message to some processes.
 pub(crate) struct Message {
-    /// The places along the curve of those that it is for.
+    /// The receivers, by place along the curve.
     pub to: BTreeSet<usize>,
-    /// The first says whether it is the last one.
+    /// The first byte tells whether this is the last message of the step.
     pub bytes: Vec<u8>,
-    /// How many numbers it is.
+    /// The count of coded numbers.
     pub numbers: usize,
 }
 
-/// Puts a part to these messages, which stay short, for those.
-fn put(messages: &mut Vec<Message>, part: &RootPart<'_>, to: &BTreeSet<usize>, numbers: usize) {
+/// Appends a part for these receivers. A new message begins where the last one would be too long.
+fn put(messages: &mut Vec<Message>, part: &ExportPart<'_>, to: &BTreeSet<usize>, numbers: usize) {
     if messages.last().is_none_or(|last| last.bytes.len() + part.bytes.len() > INLINE_MESSAGE_MAX) {
         messages.push(Message { to: BTreeSet::new(), bytes: vec![0], numbers: 0 });
     }
@@ -91,7 +96,7 @@ fn put(messages: &mut Vec<Message>, part: &RootPart<'_>, to: &BTreeSet<usize>, n
     }
 }
 
-/// The last of these messages goes to all these, and says so.
+/// Marks the last message, which goes to all of these receivers.
 fn end(messages: &mut Vec<Message>, all: BTreeSet<usize>) {
     match messages.last_mut() {
         Some(last) if last.to == all => last.bytes[0] = 1,
@@ -100,15 +105,15 @@ fn end(messages: &mut Vec<Message>, all: BTreeSet<usize>) {
     }
 }
 
-/// Something of a root, in a message.
-struct RootPart<'b> {
+/// The part of a message about one root.
+struct ExportPart<'b> {
     root: usize,
-    /// Of which view of it.
+    /// The version of its export.
     version: u32,
     bytes: &'b [u8],
 }
 
-impl<'b> RootPart<'b> {
+impl<'b> ExportPart<'b> {
     fn write(&self, to: &mut Vec<u8>) {
         [self.root as u32, self.version, self.bytes.len() as u32]
             .iter()
@@ -116,7 +121,7 @@ impl<'b> RootPart<'b> {
         to.extend_from_slice(self.bytes);
     }
 
-    /// Reads what [`Part::write`] wrote, and goes on behind it.
+    /// Decodes a part and advances `bytes`; none if it is not valid.
     fn take(bytes: &mut &'b [u8]) -> Option<Self> {
         let root = take_number(bytes)? as usize;
         let version = take_number(bytes)?;
@@ -127,75 +132,78 @@ impl<'b> RootPart<'b> {
     }
 }
 
-/// See the head of this file.
+/// The tree and the exports of a process: see the head of this file.
 #[derive(Debug)]
-pub(crate) struct Near {
+pub(crate) struct LocallyEssentialTree {
     /// All roots, in order.
     roots: Vec<BlockInfo>,
-    /// First body of each root.
+    /// The first body of each root.
     firsts: Vec<u32>,
-    /// Where each process's roots begin, by place along the curve, and their number at the end.
+    /// The first root of each process, by place along the curve, and the number of roots at the end.
     holders: Vec<u32>,
     /// This process's place along the curve.
     slot: usize,
-    /// Bodies of each own block.
+    /// The bodies of each own block.
     blocks: Vec<Range<usize>>,
-    /// Blocks of each own root.
+    /// The blocks of each own root.
     blocks_of: Vec<Range<usize>>,
-    /// Of all roots.
+    /// The sums of all roots.
     sums: CellSums,
-    /// What each process tells all, by place along the curve: of the own roots as told, of others' as heard.
+    /// The coding of the sums of each process, by place along the curve: as sent for the own roots,
+    /// as received for others.
     tracks: Vec<Track>,
     branches: Vec<Branch>,
-    /// Of the roots of others, what is known beyond their sums.
+    /// The imported parts of others' roots.
     others: BTreeMap<usize, RemoteBranch>,
-    /// Which of the views of each this is.
+    /// The version of each imported part.
     versions: BTreeMap<usize, u32>,
-    audiences: Vec<Audience>,
+    groups: Vec<Receivers>,
     /// The number of each process's cluster, by place along the curve.
     clusters: Vec<usize>,
-    /// Own roots, counted from the first, where they will be in the next step; and in whose place those of this step were put.
+    /// Own roots at their places in the next step, by number from the first.
     advanced: BTreeMap<u32, Branch>,
+    /// Own roots of the step before that advanced ones have replaced; their memory is used again.
     replaced: BTreeMap<u32, Branch>,
-    /// Others' roots of which more is known than their sums, but not yet of this step.
-    stale: BTreeSet<usize>,
-    /// Those that came since the tree of this step was put together; nothing if it has to be put together anew.
-    come: Option<BTreeSet<usize>>,
-    /// Sums of own blocks that were foretold for this step, and those that are for the next.
+    /// Imported parts whose update of this step has not arrived.
+    outdated: BTreeSet<usize>,
+    /// Parts that arrived after the assembly of this step's tree; none if it has to be assembled
+    /// again.
+    arrived: Option<BTreeSet<usize>>,
+    /// The predicted sums of own blocks for this step, and for the next.
     now: Option<CellSums>,
     next: Option<CellSums>,
-    /// Where the blocks of others are and how far they look, by place along the curve; as last told.
-    sinks: Vec<Vec<Subscriber>>,
+    /// The blocks of each process as last received, by place along the curve.
+    subscribers: Vec<Vec<Subscriber>>,
     /// Whether this process has sent the places of its blocks to the others.
     has_sent_places: bool,
-    /// Whether all know of all blocks, as bodies were just sorted, but nobody was told of roots yet.
+    /// Whether bodies were just sorted, so that all know all blocks, and nothing is exported yet.
     is_sorted: bool,
-    /// What was wished for in this step.
-    wished: BTreeSet<usize>,
-    /// Where own bodies will be later, before bodies are sorted anew, if that was asked for in this step; and own roots with these, as they
-    /// are asked for.
+    /// The roots that this process requested in this step.
+    requested: BTreeSet<usize>,
+    /// The last places of own bodies before the next sort, if they were predicted in this step, and
+    /// own roots with these.
     later: Vec<[f32; 4]>,
-    grown: BTreeMap<u32, Branch>,
-    /// What own blocks cost last.
+    later_branches: BTreeMap<u32, Branch>,
+    /// The last costs of own blocks.
     costs: Vec<f32>,
-    /// What was done in this step beside forces.
-    beside: f64,
-    /// The last tree, for its memory.
+    /// The cost of work other than forces in this step.
+    other_cost: f64,
+    /// The last tree, whose memory the next one uses.
     pub(super) spare: Option<BodyTree>,
-    /// In the first step after bodies were sorted, what was told before.
-    before: PreviousStep,
+    /// The exports before the sort, in the first step after it.
+    before: PreviousViews,
 }
 
-impl Near {
-    /// With nothing but own blocks, whose domain has this place along the curve, and what was told before; each place has a number of its
-    /// cluster. Of all blocks where they are and how far they look, or of none.
+impl LocallyEssentialTree {
+    /// A tree of own blocks alone. The domain has this place along the curve, and each place has the
+    /// number of its cluster. `subscribers` are all blocks, or none if they are not known.
     pub(crate) fn new<L: ParallelLoops>(
         loops: &L,
         common: &Common,
         cuts: &[u32],
         domain: &Domain,
         (slot, clusters): (usize, Vec<usize>),
-        (told_before, sinks): (PreviousStep, Vec<Subscriber>),
+        (previous, subscribers): (PreviousViews, Vec<Subscriber>),
         setup: &Setup,
     ) -> Result<Self, L::Stop> {
         let infos = &common.infos;
@@ -237,9 +245,10 @@ impl Near {
             Some(*first - info.bodies as usize..*first)
         });
         let sums = CellSums::new(all.len(), setup, true);
-        let is_sorted = !sinks.is_empty();
-        let sinks_of =
-            |slot: usize| if is_sorted { sinks[of_slot(cuts, slot)].to_vec() } else { Vec::new() };
+        let is_sorted = !subscribers.is_empty();
+        let subscribers_of = |slot: usize| {
+            if is_sorted { subscribers[of_slot(cuts, slot)].to_vec() } else { Vec::new() }
+        };
         Ok(Self {
             firsts,
             slot,
@@ -252,52 +261,58 @@ impl Near {
             holders,
             others: BTreeMap::new(),
             versions: BTreeMap::new(),
-            audiences: audiences(slot, &clusters),
+            groups: groups(slot, &clusters),
             clusters,
             advanced: BTreeMap::new(),
             replaced: BTreeMap::new(),
-            stale: BTreeSet::new(),
-            come: None,
+            outdated: BTreeSet::new(),
+            arrived: None,
             now: None,
             next: None,
-            sinks: (0..processes).map(sinks_of).collect(),
+            subscribers: (0..processes).map(subscribers_of).collect(),
             has_sent_places: is_sorted,
             is_sorted,
-            wished: BTreeSet::new(),
+            requested: BTreeSet::new(),
             later: Vec::new(),
-            grown: BTreeMap::new(),
+            later_branches: BTreeMap::new(),
             costs: infos[own_blocks].iter().map(|info| info.cost).collect(),
-            beside: 0.0,
+            other_cost: 0.0,
             spare: None,
-            before: PreviousStep {
+            before: PreviousViews {
                 numbers: domain.keys.iter().map(|(_, number)| *number).collect(),
-                ..told_before
+                ..previous
             },
         })
     }
 
-    /// What was told so far, as own bodies, which have these keys and numbers, are sorted anew. What stays where it is moves so far inside the
-    /// box.
-    pub(crate) fn into_before(mut self, keys: &[(u64, u32)], moved: [f64; 3]) -> PreviousStep {
+    /// The exports so far, when own bodies, with these keys and numbers, are sorted again. A fixed
+    /// point moves by `moved` inside the box.
+    pub(crate) fn into_previous(mut self, keys: &[(u64, u32)], moved: [f64; 3]) -> PreviousViews {
         let own = self.own();
-        let audiences = std::mem::take(&mut self.audiences);
-        let told = audiences.into_iter().map(|audience| {
+        let groups = std::mem::take(&mut self.groups);
+        let told = groups.into_iter().map(|group| {
             let mut told = SentRoots::default();
-            for (root, RootSubscription { view, by, .. }) in audience.views {
+            for (root, Export { view, by, .. }) in group.exports {
                 told.keep(own.start as u32 + root, by, view, &keys[self.bodies_of(root)]);
             }
             told
         });
-        PreviousStep { told: told.collect(), heard: self.others, moved, ..PreviousStep::default() }
+        PreviousViews {
+            told: told.collect(),
+            heard: self.others,
+            moved,
+            ..PreviousViews::default()
+        }
     }
 
     fn own(&self) -> Range<usize> {
         of_slot(&self.holders, self.slot)
     }
 
-    /// A step begins, for which these sums of own blocks were foretold, if any were. Whether all have been told of them.
-    pub(crate) fn begin(&mut self, foretold: Option<CellSums>) -> bool {
-        self.now = foretold;
+    /// Begins a step with the predicted sums of own blocks, if there are any. Returns whether they
+    /// were sent to all.
+    pub(crate) fn begin(&mut self, predicted: Option<CellSums>) -> bool {
+        self.now = predicted;
         self.next.take().is_some()
     }
 
@@ -328,11 +343,11 @@ impl Near {
         })?;
         let replaced = moves.into_iter().filter_map(|(root, .., replaced)| Some((root, replaced?)));
         self.replaced.extend(replaced);
-        self.stale = self.others.keys().copied().collect();
-        self.come = None;
-        self.wished.clear();
+        self.outdated = self.others.keys().copied().collect();
+        self.arrived = None;
+        self.requested.clear();
         self.later.clear();
-        self.grown.clear();
+        self.later_branches.clear();
         Ok(())
     }
 
@@ -352,7 +367,7 @@ impl Near {
         Ok(())
     }
 
-    /// Where an own block is, and where its bodies will be later.
+    /// The extent of an own block, now and at the later places of its bodies.
     fn extent(&self, block: usize) -> [[f32; 3]; 2] {
         let root = self.blocks_of.partition_point(|blocks| blocks.end <= block);
         let of_root = self.bodies_of(root as u32);
@@ -365,7 +380,7 @@ impl Near {
 
     /// Predicts the sums of own blocks for the next step, in which own bodies are expected at these
     /// places: see the head of this file.
-    pub(crate) fn foretell<L: ParallelLoops>(
+    pub(crate) fn predict<L: ParallelLoops>(
         &mut self,
         loops: &L,
         points: &[[f32; 4]],
@@ -381,88 +396,84 @@ impl Near {
     }
 
     /// The message to all about the predicted sums.
-    pub(crate) fn tell_foretold(&mut self, setup: &Setup) -> Vec<u8> {
+    pub(crate) fn encode_predicted_sums(&mut self, setup: &Setup) -> Vec<u8> {
         let mut numbers = Vec::new();
         if let Some(sums) = &self.next {
             for (branch, blocks) in self.branches.iter().zip(&self.blocks_of) {
                 branch.sums_of((sums, blocks.start), setup, &mut numbers);
             }
         }
-        self.tell_sums(numbers)
+        self.encode_root_sums(numbers)
     }
 
-    /// What all are told for this step, if they were not.
-    pub(crate) fn tell_all(&mut self) -> Vec<u8> {
+    /// The message to all about the sums of this step.
+    pub(crate) fn encode_sums(&mut self) -> Vec<u8> {
         let mut numbers = Vec::new();
         self.branches.iter().for_each(|branch| branch.sums(&mut numbers));
-        self.tell_sums(numbers)
+        self.encode_root_sums(numbers)
     }
 
-    fn tell_sums(&mut self, numbers: Vec<f32>) -> Vec<u8> {
+    fn encode_root_sums(&mut self, numbers: Vec<f32>) -> Vec<u8> {
         let mut out = Vec::new();
-        self.tracks[self.slot].tell(numbers, &mut out);
+        self.tracks[self.slot].encode(numbers, &mut out);
         out
     }
 
-    /// The sums of own blocks that were foretold for the next step; none if they were not.
-    pub(crate) fn foretold(&self) -> Vec<f32> {
+    /// The predicted sums of own blocks for the next step; none if there are none.
+    pub(crate) fn predicted(&self) -> Vec<f32> {
         self.next.as_ref().map(CellSums::rows).unwrap_or_default()
     }
 
-    /// What another process, at this place, told all. Returns how many numbers it is.
-    pub(crate) fn hear_from_all(
-        &mut self,
-        from: usize,
-        mut bytes: &[u8],
-    ) -> Result<usize, Unsound> {
+    /// Decodes the sums of the process at this place. Returns the count of numbers.
+    pub(crate) fn decode_sums(&mut self, from: usize, mut bytes: &[u8]) -> Result<usize, Unsound> {
         let unsound = Unsound { what: "sums" };
         let (roots, columns) = (of_slot(&self.holders, from), self.sums.columns().len());
         let numbers = columns * roots.len();
-        let heard = self.tracks[from].hear(numbers, &mut bytes).map_err(|_| unsound)?;
+        let heard = self.tracks[from].decode(numbers, &mut bytes).map_err(|_| unsound)?;
         for (root, row) in roots.zip(heard.chunks_exact(columns)) {
             self.sums.set_row(root, row);
         }
         if bytes.is_empty() { Ok(numbers) } else { Err(unsound) }
     }
 
-    /// How many audiences there are.
-    pub(crate) fn audiences(&self) -> usize {
-        self.audiences.len()
+    /// The number of groups.
+    pub(crate) fn groups(&self) -> usize {
+        self.groups.len()
     }
 
-    /// The messages to this audience about own roots: those that were just advanced or, once all are
-    /// at their places in this step (`rest`), those that were not sent ahead. None if nothing is to
-    /// be sent; but the audience waits for the rest of what was begun.
-    pub(crate) fn tell<L: ParallelLoops>(
+    /// The messages to this group with updates of own roots: of those that were just advanced or, once
+    /// all are at their places in this step (`rest`), of those that were not sent ahead. There is
+    /// none if the group has no exports.
+    pub(crate) fn encode_updates<L: ParallelLoops>(
         &mut self,
         loops: &L,
-        audience: usize,
+        group: usize,
         rest: bool,
         setup: &Setup,
     ) -> Result<Vec<Message>, L::Stop> {
-        let Self { audiences, branches, advanced, .. } = self;
-        let views = &mut audiences[audience].views;
+        let Self { groups, branches, advanced, .. } = self;
+        let exports = &mut groups[group].exports;
         // All receive the last message, if they receive any.
-        let to: BTreeSet<usize> = views.values().flat_map(|seen| &seen.by).copied().collect();
+        let to: BTreeSet<usize> = exports.values().flat_map(|seen| &seen.by).copied().collect();
         let mut parts = Vec::new();
-        for (&root, seen) in views.iter_mut() {
+        for (&root, seen) in exports.iter_mut() {
             let now = rest.then(|| &branches[root as usize]);
             let branch = now.or(advanced.get(&root)).filter(|_| !seen.is_ahead);
             parts.extend(branch.map(|branch| (root, branch, &mut *seen, Vec::new())));
         }
         loops.parallel_chunks(&mut parts, 1, |_, parts| {
             for (_, branch, seen, bytes) in parts {
-                branch.tell(&mut seen.view, setup, bytes);
+                branch.encode(&mut seen.view, setup, bytes);
             }
         })?;
         let mut messages = Vec::new();
         for (root, _, seen, bytes) in parts {
-            let part = RootPart { root: root as usize, version: seen.version, bytes: &bytes };
+            let part = ExportPart { root: root as usize, version: seen.version, bytes: &bytes };
             put(&mut messages, &part, &to, seen.view.numbers(setup));
             seen.is_ahead = true;
         }
         if rest {
-            views.values_mut().for_each(|seen| seen.is_ahead = false);
+            exports.values_mut().for_each(|seen| seen.is_ahead = false);
             end(&mut messages, to);
         }
         Ok(messages)
@@ -475,14 +486,14 @@ impl Near {
         self.blocks[start].start - first..self.blocks[end - 1].end - first
     }
 
-    /// Whether the process at this place tells of its roots.
-    pub(crate) fn listens_to(&self, from: usize) -> bool {
+    /// Whether the process at this place sends updates.
+    pub(crate) fn expects_updates(&self, from: usize) -> bool {
         self.others.range(of_slot(&self.holders, from)).next().is_some()
     }
 
-    /// Stores the data of a message from the process at this place. Returns the counts of numbers,
+    /// Decodes a message with updates from the process at this place. Returns the counts of numbers,
     /// cells and bodies, and whether it was the last message.
-    pub(crate) fn hear<L: ParallelLoops<Stop = Stop>>(
+    pub(crate) fn decode_updates<L: ParallelLoops<Stop = Stop>>(
         &mut self,
         loops: &L,
         from: usize,
@@ -494,10 +505,9 @@ impl Near {
         let (last, mut bytes) = bytes.split_first().ok_or_else(unsound)?;
         let mut parts = BTreeMap::new();
         while !bytes.is_empty() {
-            let RootPart { root, version, bytes: part } =
-                RootPart::take(&mut bytes).ok_or_else(unsound)?;
-            // Others may have wished for what no process here needs, or for more than was sent
-            // ahead.
+            let ExportPart { root, version, bytes: part } =
+                ExportPart::take(&mut bytes).ok_or_else(unsound)?;
+            // It is void, or for others of the group.
             if self.versions.get(&(roots.start + root)) == Some(&version)
                 && parts.insert(roots.start + root, part).is_some()
             {
@@ -514,34 +524,36 @@ impl Near {
         let mut pairs: Vec<_> = heard.iter_mut().zip(&mut is_sound).collect();
         loops.parallel_chunks(&mut pairs, 1, |_, pairs| {
             for ((part, _, other), is_sound) in pairs {
-                **is_sound = other.hear(part, setup).is_some() && part.is_empty();
+                **is_sound = other.decode(part, setup).is_some() && part.is_empty();
             }
         })?;
         let mut sum = [0; 3];
         for (_, root, other) in &heard {
             sum = added(sum, other, setup);
-            if self.stale.remove(root) {
-                self.come.iter_mut().for_each(|come| _ = come.insert(*root));
+            if self.outdated.remove(root) {
+                self.arrived.iter_mut().for_each(|arrived| _ = arrived.insert(*root));
             }
         }
-        let is_short = *last != 0 && self.stale.range(roots).next().is_some();
+        let is_short = *last != 0 && self.outdated.range(roots).next().is_some();
         if is_short || is_sound.contains(&false) {
             return Err(unsound().into());
         }
         Ok((sum, *last != 0))
     }
 
-    /// Whether something of others' roots in this step is still to come.
+    /// Whether updates of this step are still to come.
     pub(crate) fn waits(&self) -> bool {
-        !self.stale.is_empty()
+        !self.outdated.is_empty()
     }
 
-    /// Own roots, counted from the first, that are worth to be computed first, as other clusters are told of them: those of which most
-    /// is told for what they cost, for up to three quarters of all work. Not those that were advanced.
-    pub(crate) fn seen_afar(&self, setup: &Setup) -> Vec<First> {
+    /// The own roots to be computed first, since other clusters receive them: those with the most
+    /// exported numbers for their cost, for up to three quarters of all work. Advanced ones are not
+    /// among them.
+    pub(crate) fn roots_for_other_clusters(&self, setup: &Setup) -> Vec<FirstRoot> {
         let mut numbers = vec![0; self.branches.len()];
-        for Audience { views, .. } in self.audiences.iter().filter(|audience| audience.is_afar) {
-            for (&root, seen) in views.iter().filter(|(root, _)| !self.advanced.contains_key(root))
+        for Receivers { exports, .. } in self.groups.iter().filter(|group| group.is_remote) {
+            for (&root, seen) in
+                exports.iter().filter(|(root, _)| !self.advanced.contains_key(root))
             {
                 numbers[root as usize] += seen.view.numbers(setup);
             }
@@ -561,22 +573,23 @@ impl Near {
         let count = sums.take_while(|sum| *sum <= AHEAD).count();
         let first = |&(root, part): &(usize, f64)| {
             let root = root as u32;
-            First { root, blocks: self.blocks_of(root), part }
+            FirstRoot { root, blocks: self.blocks_of(root), part }
         };
         some[..count].iter().map(first).collect()
     }
 
-    /// Blocks of an own root, counted from the first.
+    /// The blocks of an own root, by number from the first.
     pub(crate) fn blocks_of(&self, root: u32) -> Range<usize> {
         self.blocks_of[root as usize].clone()
     }
 
-    /// The bodies of this own root will be at these places in the next step. In the tree of this one they stay where they are.
+    /// Advances an own root: its bodies are at these places in the next step. The tree of this step
+    /// keeps their present places.
     pub(crate) fn advance(&mut self, root: u32, points: &[[f32; 4]], setup: &Setup) {
         let first = self.blocks_of(root).start;
         let next = self.next.as_ref().map(|sums| (sums, first));
         let replaced = self.replaced.remove(&root);
-        // All but what is summed up is the same.
+        // All but the sums is the same.
         let mut branch = replaced.unwrap_or_else(|| self.branches[root as usize].clone());
         branch.sum_up(points, next, setup);
         self.advanced.insert(root, branch);
@@ -591,23 +604,24 @@ impl Near {
         setup: &Setup,
         side: f64,
     ) -> Result<(BodyTree, usize), L::Stop> {
-        let come = self.come.replace(BTreeSet::new());
-        let last = match (last, come) {
-            (Some(tree), Some(come)) => return Ok(self.hung_in(tree, come)),
+        let arrived = self.arrived.replace(BTreeSet::new());
+        let last = match (last, arrived) {
+            (Some(tree), Some(arrived)) => return Ok(self.extended(tree, arrived)),
             (last, _) => last,
         };
         let own = (self.own().start, &self.branches[..]);
-        let others = self.others.iter().filter(|(root, _)| !self.stale.contains(root));
+        let others = self.others.iter().filter(|(root, _)| !self.outdated.contains(root));
         let others = others.map(|(root, other)| (*root, other)).collect();
         let tree = assemble(loops, last, (&self.roots, &self.sums), own, &others, (setup, side))?;
         let new = tree.cells.links.len();
         Ok((tree, new))
     }
 
-    /// A tree of this step with these roots of others, which came since it was put together; and how many cells they have.
-    fn hung_in(&self, mut tree: BodyTree, come: BTreeSet<usize>) -> (BodyTree, usize) {
+    /// A tree of this step with these imported parts, which arrived after its assembly; and the number
+    /// of their cells.
+    fn extended(&self, mut tree: BodyTree, arrived: BTreeSet<usize>) -> (BodyTree, usize) {
         let before = tree.cells.links.len();
-        for root in come {
+        for root in arrived {
             let first = self.firsts[root] as usize;
             let bodies = first..first + self.roots[root].bodies as usize;
             add(&mut tree, bodies, &self.others[&root]);
@@ -621,46 +635,49 @@ impl Near {
         &self.blocks
     }
 
-    /// What is wished for, if anything is `wanted`: those roots, and others of the tree that own blocks may have to open before long. Blocks
-    /// that `missed` something tell how far they look now, at first all.
-    pub(crate) fn wish(
+    /// The request, if any roots are `wanted`: those, and others of the tree that own blocks may have
+    /// to open before long. It has the present extent and reach of the blocks that `missed` data; the
+    /// first has those of all.
+    pub(crate) fn request(
         &mut self,
         tree: &BodyTree,
         mut wanted: BTreeSet<u32>,
         missed: &[usize],
         scales: &[f32],
         setup: &Setup,
-    ) -> Wish {
+    ) -> Request {
         if wanted.is_empty() {
-            return Wish::default();
+            return Request::default();
         }
-        let sink =
+        let subscriber =
             |block: usize| (block as u32, Subscriber::new(self.extent(block), scales[block]));
-        let sinks: Vec<(u32, Subscriber)> = if self.has_sent_places {
-            missed.iter().copied().map(sink).collect()
+        let subscribers: Vec<(u32, Subscriber)> = if self.has_sent_places {
+            missed.iter().copied().map(subscriber).collect()
         } else {
-            (0..self.blocks.len()).map(sink).collect()
+            (0..self.blocks.len()).map(subscriber).collect()
         };
         self.has_sent_places = true;
-        for bodies in Subscriber::closed(sinks.iter().map(|(_, sink)| sink), tree, setup) {
+        for bodies in
+            Subscriber::closed(subscribers.iter().map(|(_, subscriber)| subscriber), tree, setup)
+        {
             let root = self.root_of(bodies.start as u32);
             if self.roots[root].bodies as usize == bodies.len() {
                 wanted.insert(root as u32);
             }
         }
-        self.wished = wanted.iter().map(|root| *root as usize).collect();
-        Wish { roots: wanted.into_iter().collect(), sinks }
+        self.requested = wanted.iter().map(|root| *root as usize).collect();
+        Request { roots: wanted.into_iter().collect(), subscribers }
     }
 
-    /// Takes in where the blocks of the process at this place are.
-    fn note(&mut self, from: usize, wish: &Wish) -> Result<(), Unsound> {
-        let sinks = &mut self.sinks[from];
-        for &(block, sink) in &wish.sinks {
+    /// Stores the blocks of the process at this place.
+    fn store_subscribers(&mut self, from: usize, request: &Request) -> Result<(), Unsound> {
+        let subscribers = &mut self.subscribers[from];
+        for &(block, subscriber) in &request.subscribers {
             let block = block as usize;
-            if block < sinks.len() {
-                sinks[block] = sink;
-            } else if block == sinks.len() {
-                sinks.push(sink);
+            if block < subscribers.len() {
+                subscribers[block] = subscriber;
+            } else if block == subscribers.len() {
+                subscribers.push(subscriber);
             } else {
                 return Err(Unsound { what: "places of blocks" });
             }
@@ -668,144 +685,148 @@ impl Near {
         Ok(())
     }
 
-    /// Takes in what each process wishes for, by place along the curve; what others are told, if that is something of own roots. From now
-    /// on they are told of these roots in each step.
-    pub(crate) fn grant<L: ParallelLoops<Stop = Stop>>(
+    /// Answers the requests of all processes, by place along the curve, for own roots. From now on
+    /// these are exported in each step.
+    pub(crate) fn answer<L: ParallelLoops<Stop = Stop>>(
         &mut self,
         loops: &L,
-        wishes: &[Wish],
+        requests: &[Request],
         setup: &Setup,
     ) -> Result<Vec<Message>, Stop> {
-        for (from, wish) in wishes.iter().enumerate() {
-            self.note(from, wish)?;
+        for (from, request) in requests.iter().enumerate() {
+            self.store_subscribers(from, request)?;
         }
         let own = self.own();
         let mut messages = Vec::new();
-        for audience in 0..self.audiences.len() {
-            let mut wished: BTreeMap<u32, BTreeSet<usize>> = BTreeMap::new();
-            for &slot in &self.audiences[audience].slots {
-                let roots = wishes[slot].roots.iter().map(|root| *root as usize);
+        for group in 0..self.groups.len() {
+            let mut requested: BTreeMap<u32, BTreeSet<usize>> = BTreeMap::new();
+            for &slot in &self.groups[group].slots {
+                let roots = requests[slot].roots.iter().map(|root| *root as usize);
                 for root in roots.filter(|root| own.contains(root)) {
-                    wished.entry((root - own.start) as u32).or_default().insert(slot);
+                    requested.entry((root - own.start) as u32).or_default().insert(slot);
                 }
             }
-            if !wished.is_empty() {
-                messages.extend(self.show(loops, audience, wished, setup)?);
+            if !requested.is_empty() {
+                messages.extend(self.export(loops, group, requested, setup)?);
             }
         }
         Ok(messages)
     }
 
-    /// Whether all know of all blocks, as bodies were just sorted, but nobody was told of roots yet.
+    /// Whether bodies were just sorted, and nothing is exported yet.
     pub(crate) fn is_sorted(&self) -> bool {
         self.is_sorted
     }
 
     /// The messages after bodies were sorted: about own roots that are not far from others' blocks.
-    pub(crate) fn show_sorted<L: ParallelLoops<Stop = Stop>>(
+    pub(crate) fn export_sorted<L: ParallelLoops<Stop = Stop>>(
         &mut self,
         loops: &L,
         setup: &Setup,
     ) -> Result<Vec<Message>, Stop> {
         self.is_sorted = false;
-        if self.audiences.is_empty() {
+        if self.groups.is_empty() {
             return Ok(Vec::new());
         }
-        self.grow(loops, 0..self.branches.len() as u32, setup)?;
+        self.make_later(loops, 0..self.branches.len() as u32, setup)?;
         let mut messages = Vec::new();
-        for audience in 0..self.audiences.len() {
-            let slots = &self.audiences[audience].slots;
-            let seen_by = collect(loops, self.branches.len(), 1, |root| {
-                let (branch, grown) = (&self.branches[root], &self.grown[&(root as u32)]);
-                let sees = |slot: &usize| branch.is_near_to(grown, &self.sinks[*slot], setup);
+        for group in 0..self.groups.len() {
+            let slots = &self.groups[group].slots;
+            let receivers_of = collect(loops, self.branches.len(), 1, |root| {
+                let (branch, later_branches) =
+                    (&self.branches[root], &self.later_branches[&(root as u32)]);
+                let sees = |slot: &usize| {
+                    branch.is_near_to(later_branches, &self.subscribers[*slot], setup)
+                };
                 slots.iter().copied().filter(sees).collect::<BTreeSet<usize>>()
             })?;
-            let seen = (0u32..).zip(seen_by).filter(|(_, by)| !by.is_empty()).collect();
-            messages.extend(self.show(loops, audience, seen, setup)?);
+            let seen = (0u32..).zip(receivers_of).filter(|(_, by)| !by.is_empty()).collect();
+            messages.extend(self.export(loops, group, seen, setup)?);
         }
         Ok(messages)
     }
 
     /// Makes own roots, counted from the first, with bodies at their later places.
-    fn grow<L: ParallelLoops>(
+    fn make_later<L: ParallelLoops>(
         &mut self,
         loops: &L,
         roots: impl IntoIterator<Item = u32>,
         setup: &Setup,
     ) -> Result<(), L::Stop> {
         let roots: Vec<u32> =
-            roots.into_iter().filter(|root| !self.grown.contains_key(root)).collect();
-        let grown = collect(loops, roots.len(), 1, |at| {
+            roots.into_iter().filter(|root| !self.later_branches.contains_key(root)).collect();
+        let later_branches = collect(loops, roots.len(), 1, |at| {
             let root = roots[at];
-            let mut grown = self.branches[root as usize].clone();
-            grown.sum_up(&self.later[self.bodies_of(root)], None, setup);
-            grown
+            let mut later_branches = self.branches[root as usize].clone();
+            later_branches.sum_up(&self.later[self.bodies_of(root)], None, setup);
+            later_branches
         })?;
-        self.grown.extend(roots.into_iter().zip(grown));
+        self.later_branches.extend(roots.into_iter().zip(later_branches));
         Ok(())
     }
 
-    /// Shows own roots, counted from the first, to some of an audience. Those that had a view of
-    /// them before get the new one.
-    fn show<L: ParallelLoops<Stop = Stop>>(
+    /// Exports own roots, by number from the first, to some of a group. Those that had an export of a
+    /// root before get the new one.
+    fn export<L: ParallelLoops<Stop = Stop>>(
         &mut self,
         loops: &L,
-        audience: usize,
+        group: usize,
         roots: BTreeMap<u32, BTreeSet<usize>>,
         setup: &Setup,
     ) -> Result<Vec<Message>, Stop> {
-        self.grow(loops, roots.keys().copied(), setup)?;
-        let Audience { slots, is_afar, views } = &self.audiences[audience];
+        self.make_later(loops, roots.keys().copied(), setup)?;
+        let Receivers { slots, is_remote, exports } = &self.groups[group];
         let roots: Vec<(u32, BTreeSet<usize>)> = roots.into_iter().collect();
         let shown = collect(loops, roots.len(), 1, |at| {
             let (root, by) = &roots[at];
-            let before = views.get(root);
+            let before = exports.get(root);
             let mut by = by.clone();
             by.extend(before.iter().flat_map(|seen| &seen.by));
             let version = before.map_or(0, |seen| seen.version) + 1;
             let branch = &self.branches[*root as usize];
-            let sinks: Vec<Subscriber> =
-                by.iter().flat_map(|slot| &self.sinks[*slot]).copied().collect();
+            let subscribers: Vec<Subscriber> =
+                by.iter().flat_map(|slot| &self.subscribers[*slot]).copied().collect();
             let mut bytes = Vec::new();
-            if *is_afar {
+            if *is_remote {
                 write_takers(slots, &by, &mut bytes);
             }
-            let view = self.before.of_told(audience, &by, self.bodies_of(*root), |known| {
-                branch.view(&self.grown[root], &sinks, known, setup, &mut bytes)
+            let view = self.before.with_sent(group, &by, self.bodies_of(*root), |known| {
+                branch.view(&self.later_branches[root], &subscribers, known, setup, &mut bytes)
             });
             let mut view = view?;
-            branch.tell(&mut view, setup, &mut bytes);
-            Some((RootSubscription { view, by, version, is_ahead: false }, bytes))
+            branch.encode(&mut view, setup, &mut bytes);
+            Some((Export { view, by, version, is_ahead: false }, bytes))
         })?;
-        let Audience { slots, views, .. } = &mut self.audiences[audience];
+        let Receivers { slots, exports, .. } = &mut self.groups[group];
         let mut messages = Vec::new();
         for ((root, _), shown) in roots.into_iter().zip(shown) {
             let (seen, bytes) = shown.ok_or(Unsound { what: "wishes for what is far" })?;
-            let part = RootPart { root: root as usize, version: seen.version, bytes: &bytes };
+            let part = ExportPart { root: root as usize, version: seen.version, bytes: &bytes };
             put(&mut messages, &part, &seen.by, seen.view.numbers(setup));
-            views.insert(root, seen);
+            exports.insert(root, seen);
         }
         end(&mut messages, slots.iter().copied().collect());
         Ok(messages)
     }
 
-    /// Whether the process at this place shows something to this one, or to it together with others, as it was wished for.
-    pub(crate) fn is_granted(&self, from: usize, wishes: &[Wish]) -> bool {
+    /// Whether the process at this place answers a request of this process or its group.
+    pub(crate) fn is_answered(&self, from: usize, requests: &[Request]) -> bool {
         let roots = of_slot(&self.holders, from);
-        let mut wished = self.told_with(from).flat_map(|slot| &wishes[slot].roots);
-        wished.any(|root| roots.contains(&(*root as usize)))
+        let mut requested = self.receivers_with(from).flat_map(|slot| &requests[slot].roots);
+        requested.any(|root| roots.contains(&(*root as usize)))
     }
 
-    /// The places along the curve of those whom the process at this one tells the same as this one.
-    fn told_with(&self, from: usize) -> impl Iterator<Item = usize> {
+    /// The group of this process for the process at this place: places along the curve.
+    fn receivers_with(&self, from: usize) -> impl Iterator<Item = usize> {
         let here = self.clusters[self.slot];
-        let is_afar = self.clusters[from] != here;
+        let is_remote = self.clusters[from] != here;
         (0..self.clusters.len())
-            .filter(move |&slot| slot == self.slot || is_afar && self.clusters[slot] == here)
+            .filter(move |&slot| slot == self.slot || is_remote && self.clusters[slot] == here)
     }
 
-    /// Takes in what the process at this place shows. Returns what [`Near::hear`] does.
-    pub(crate) fn see(
+    /// Decodes a message with new exports of the process at this place. Returns the same as
+    /// [`decode_updates`](Self::decode_updates).
+    pub(crate) fn decode_exports(
         &mut self,
         from: usize,
         bytes: &[u8],
@@ -813,104 +834,105 @@ impl Near {
     ) -> Result<([usize; 3], bool), Unsound> {
         let unsound = || Unsound { what: "cells of a root" };
         let roots = of_slot(&self.holders, from);
-        let is_afar = self.clusters[from] != self.clusters[self.slot];
-        let together = self.told_with(from).count();
-        let place = self.told_with(from).take_while(|&slot| slot != self.slot).count();
+        let is_remote = self.clusters[from] != self.clusters[self.slot];
+        let together = self.receivers_with(from).count();
+        let place = self.receivers_with(from).take_while(|&slot| slot != self.slot).count();
         let (last, mut bytes) = bytes.split_first().ok_or_else(unsound)?;
         let mut sum = [0; 3];
         while !bytes.is_empty() {
-            let RootPart { root: at, version, bytes: mut part } =
-                RootPart::take(&mut bytes).ok_or_else(unsound)?;
+            let ExportPart { root: at, version, bytes: mut part } =
+                ExportPart::take(&mut bytes).ok_or_else(unsound)?;
             let root = roots.start + at;
             if !roots.contains(&root) {
                 return Err(unsound());
             }
-            if is_afar && !takes(place, together, &mut part).ok_or_else(unsound)? {
+            if is_remote && !is_taker(place, together, &mut part).ok_or_else(unsound)? {
                 continue;
             }
             let bodies = self.roots[root].bodies;
             let read = |past: &FormerViews<'_>| RemoteBranch::read(bodies, &mut part, past, setup);
-            let other = self.before.of_heard(read);
+            let other = self.before.with_received(read);
             let heard = other.and_then(|mut other| {
-                other.hear(&mut part, setup)?;
+                other.decode(&mut part, setup)?;
                 part.is_empty().then_some(other)
             });
             let heard = heard.ok_or_else(unsound)?;
             sum = added(sum, &heard, setup);
             if self.others.insert(root, heard).is_some() {
-                self.come = None;
+                self.arrived = None;
             }
-            self.come.iter_mut().for_each(|come| _ = come.insert(root));
+            self.arrived.iter_mut().for_each(|arrived| _ = arrived.insert(root));
             self.versions.insert(root, version);
         }
         let is_last = *last != 0;
-        if is_last && !self.wished.range(roots).all(|root| self.others.contains_key(root)) {
+        if is_last && !self.requested.range(roots).all(|root| self.others.contains_key(root)) {
             return Err(unsound());
         }
         Ok((sum, is_last))
     }
 
-    /// Something was done beside forces that cost so much.
+    /// Adds the cost of work other than forces.
     pub(crate) fn spend(&mut self, cost: f64) {
-        self.beside += cost;
+        self.other_cost += cost;
     }
 
-    /// After the forces of a step: what those on own blocks cost. What was done beside them counts as theirs: it is more where others are
-    /// near.
+    /// Ends a step, with the costs of the forces on own blocks. The cost of other work is added in
+    /// proportion: there is more of it where others are near.
     pub(crate) fn finish(&mut self, costs: Vec<f32>) {
         let forces: f64 = costs.iter().map(|cost| f64::from(*cost)).sum();
-        let times = 1.0 + std::mem::take(&mut self.beside) / forces.max(f64::MIN_POSITIVE);
+        let times = 1.0 + std::mem::take(&mut self.other_cost) / forces.max(f64::MIN_POSITIVE);
         let all = |cost| (f64::from(cost) * times) as f32;
         self.costs = if times.is_finite() { costs.into_iter().map(all).collect() } else { costs };
-        self.before = PreviousStep::default();
+        self.before = PreviousViews::default();
     }
 
-    /// The root of this body of all.
+    /// The root of a body, by its index among all.
     pub(crate) fn root_of(&self, body: u32) -> usize {
         self.firsts.partition_point(|&first| first <= body) - 1
     }
 
-    /// The part of all work that an own root is, counted from the first, by what it cost last.
+    /// The part of all work that an own root has, by the last costs.
     fn part_of_work(&self, root: u32) -> f64 {
         let sum = |costs: &[f32]| costs.iter().map(|cost| f64::from(*cost)).sum::<f64>();
         sum(&self.costs[self.blocks_of(root)]) / sum(&self.costs).max(f64::MIN_POSITIVE)
     }
 
-    /// What own blocks cost last.
+    /// The last costs of own blocks.
     pub(crate) fn costs(&self) -> &[f32] {
         &self.costs
     }
 }
 
-/// With the numbers, cells and bodies that were heard of a root.
+/// Adds the counts of numbers, cells and bodies of an imported part.
 fn added(sum: [usize; 3], other: &RemoteBranch, setup: &Setup) -> [usize; 3] {
     let these = [other.numbers(setup), other.cells(), other.bodies()];
     [0, 1, 2].map(|i| sum[i] + these[i])
 }
 
-/// Writes which of those who are told take it in, for [`takes`].
+/// Encodes which of a group decode an export, for [`is_taker`].
 fn write_takers(told: &[usize], by: &BTreeSet<usize>, to: &mut Vec<u8>) {
     let bit = |(i, slot): (usize, &usize)| u8::from(by.contains(slot)) << i;
     to.extend(told.chunks(8).map(|some| some.iter().enumerate().map(bit).sum::<u8>()));
 }
 
-/// Whether the one at this place among so many takes it in; goes on behind that. Nothing if it is not said.
-fn takes(place: usize, among: usize, bytes: &mut &[u8]) -> Option<bool> {
+/// Whether the process with this number in its group decodes the export; advances `bytes`. None
+/// if they are not valid.
+fn is_taker(place: usize, among: usize, bytes: &mut &[u8]) -> Option<bool> {
     let (takers, rest) = bytes.split_at_checked(among.div_ceil(8))?;
     *bytes = rest;
     Some(takers.get(place / 8)? >> (place % 8) & 1 != 0)
 }
 
-/// Who is told the same by the process at this place: see [`Audience`].
-fn audiences(slot: usize, clusters: &[usize]) -> Vec<Audience> {
+/// The groups that the process at this place exports to.
+fn groups(slot: usize, clusters: &[usize]) -> Vec<Receivers> {
     let mut slots: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
     for (other, &cluster) in clusters.iter().enumerate().filter(|(other, _)| *other != slot) {
         let alone = if cluster == clusters[slot] { other } else { 0 };
         slots.entry((cluster, alone)).or_default().push(other);
     }
-    let audience = |((cluster, _), slots)| {
-        let is_afar = cluster != clusters[slot];
-        Audience { slots, is_afar, views: BTreeMap::new() }
+    let group = |((cluster, _), slots)| {
+        let is_remote = cluster != clusters[slot];
+        Receivers { slots, is_remote, exports: BTreeMap::new() }
     };
-    slots.into_iter().map(audience).collect()
+    slots.into_iter().map(group).collect()
 }

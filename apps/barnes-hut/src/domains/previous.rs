@@ -36,7 +36,7 @@ impl SentRoots {
 
 /// See the head of this file. Of nothing in all other steps.
 #[derive(Debug, Default)]
-pub(crate) struct PreviousStep {
+pub(crate) struct PreviousViews {
     /// By audience.
     pub(super) told: Vec<SentRoots>,
     /// The numbers of own bodies among all, as they are sorted now.
@@ -47,19 +47,20 @@ pub(crate) struct PreviousStep {
     pub moved: [f64; 3],
 }
 
-impl PreviousStep {
+impl PreviousViews {
     /// Lets a view be made that goes on with what `by` were all told of these own bodies.
-    pub(super) fn of_told<T>(
+    pub(super) fn with_sent<T>(
         &self,
-        audience: usize,
+        group: usize,
         by: &BTreeSet<usize>,
         bodies: Range<usize>,
         make: impl FnOnce(Known<'_>) -> T,
     ) -> T {
-        let Some(SentRoots { roots, bodies: of }) = self.told.get(audience) else {
+        let Some(SentRoots { roots, bodies: of }) = self.told.get(group) else {
             return make((&FormerViews::NONE, &|_| None));
         };
-        let all = |(_, (took, _)): &(&u32, &(BTreeSet<usize>, Places))| by.is_subset(took);
+        let all =
+            |(_, (receivers, _)): &(&u32, &(BTreeSet<usize>, Places))| by.is_subset(receivers);
         let known: BTreeSet<u32> = roots.iter().filter(all).map(|(root, _)| *root).collect();
         let numbers = &self.numbers[bodies];
         let reference =
@@ -69,7 +70,7 @@ impl PreviousStep {
     }
 
     /// Lets something be read that goes on with what was heard.
-    pub(super) fn of_heard<T>(&self, read: impl FnOnce(&FormerViews<'_>) -> T) -> T {
+    pub(super) fn with_received<T>(&self, read: impl FnOnce(&FormerViews<'_>) -> T) -> T {
         let places = |root: u32| self.heard.get(&(root as usize)).map(RemoteBranch::places);
         read(&FormerViews { places: &places, moved: self.moved })
     }

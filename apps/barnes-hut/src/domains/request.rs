@@ -8,14 +8,14 @@ use crate::smooth::{put_number, take_number};
 
 /// What a process wishes for; all learn it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Wish {
+pub(crate) struct Request {
     /// Roots of which more is wanted.
     pub roots: Vec<u32>,
     /// Own blocks, counted from the first, and what they look like to others from now on.
-    pub sinks: Vec<(u32, Subscriber)>,
+    pub subscribers: Vec<(u32, Subscriber)>,
 }
 
-impl Wish {
+impl Request {
     /// Whether anything is wished for.
     pub(crate) fn is_some(&self) -> bool {
         !self.roots.is_empty()
@@ -25,9 +25,9 @@ impl Wish {
         let mut out = Vec::new();
         put_number(self.roots.len() as u32, &mut out);
         self.roots.iter().for_each(|root| put_number(*root, &mut out));
-        for (block, sink) in &self.sinks {
+        for (block, subscriber) in &self.subscribers {
             put_number(*block, &mut out);
-            sink.write(&mut out);
+            subscriber.write(&mut out);
         }
         out
     }
@@ -36,11 +36,11 @@ impl Wish {
         let mut read = || {
             let count = take_number(&mut bytes)?;
             let roots = (0..count).map(|_| take_number(&mut bytes)).collect::<Option<_>>()?;
-            let mut sinks = Vec::new();
+            let mut subscribers = Vec::new();
             while !bytes.is_empty() {
-                sinks.push((take_number(&mut bytes)?, Subscriber::take(&mut bytes)?));
+                subscribers.push((take_number(&mut bytes)?, Subscriber::take(&mut bytes)?));
             }
-            Some(Self { roots, sinks })
+            Some(Self { roots, subscribers })
         };
         read().ok_or(Unsound { what: "wishes" })
     }
@@ -52,23 +52,23 @@ mod tests {
 
     use super::*;
 
-    fn sink() -> impl Strategy<Value = Subscriber> {
+    fn subscriber() -> impl Strategy<Value = Subscriber> {
         let extent = prop::array::uniform2(prop::array::uniform3(-1f32..1.0));
         (extent, 0f32..9.0).prop_map(|(extent, scale)| Subscriber { extent, scale })
     }
 
     proptest! {
         #[test]
-        fn wishes_are_read_as_they_were_written(
+        fn requests_are_read_as_they_were_written(
             roots in prop::collection::vec(any::<u32>(), 0..9),
-            sinks in prop::collection::vec((any::<u32>(), sink()), 0..9),
+            subscribers in prop::collection::vec((any::<u32>(), subscriber()), 0..9),
             cut in any::<prop::sample::Index>(),
         ) {
-            let wish = Wish { roots, sinks };
-            let bytes = wish.write();
-            prop_assert_eq!(&Wish::read(&bytes).unwrap(), &wish);
+            let request = Request { roots, subscribers };
+            let bytes = request.write();
+            prop_assert_eq!(&Request::read(&bytes).unwrap(), &request);
             // What is cut off is another wish or none, and never a panic.
-            let _ = Wish::read(&bytes[..cut.index(bytes.len())]);
+            let _ = Request::read(&bytes[..cut.index(bytes.len())]);
         }
     }
 }
