@@ -1,4 +1,4 @@
-//! All bodies before the first step. Knows no processes.
+//! All bodies before the first step. Independent of processes.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -23,8 +23,8 @@ pub(super) struct Begin {
 }
 
 impl Begin {
-    /// Of a job's bodies. Each process has need of these for a moment, and keeps its own: those of one node, and of one
-    /// simulation, share them.
+    /// The bodies of a job. Each process needs them for a moment, and keeps those of its domain.
+    /// The processes of a node, and of a simulation, share them.
     pub(super) fn of(job: &BarnesHut) -> Arc<Self> {
         static LAST: Mutex<Option<(BarnesHut, Weak<Begin>)>> = Mutex::new(None);
         if let Some(loaded) = &job.loaded {

@@ -6,22 +6,22 @@
 //! what others need of their own roots. A process requests what it still lacks, and in the first
 //! step all that it needs. From then on the owner sends an update of the same cells and bodies in
 //! each step, until bodies are sorted or distributed again. A subscriber is somewhat wider than its
-//! block, so requests are rare after the first step. All processes of another cluster form one group
-//! ([`Receivers`]) and get the same, because it crosses the line to them once. Each of them decodes
-//! only the roots that it needs.
+//! block, so requests are rare after the first step. All processes of another cluster form one
+//! group ([`Receivers`]) and get the same, because it crosses the line to them once. Each of them
+//! decodes only the roots that it needs.
 //!
 //! The sums of blocks, and of all larger cells, are *predicted* one step ahead: they are those of
-//! the places that bodies reach with the acceleration of the step before. They depend on each body's
-//! own motion alone, so they are the same for any distribution. Bodies, and cells within blocks, have
-//! the places of the present step.
+//! the places that bodies reach with the acceleration of the step before. They depend on each
+//! body's own motion alone, so they are the same for any distribution. Bodies, and cells within
+//! blocks, have the places of the present step.
 //!
 //! Roots that other clusters see are *advanced*: their next places follow from the forces on their
-//! bodies, and are sent while other forces are computed. At that time no process knows whether others
-//! request more. If an answer replaces an export, an update of the old one is void; each part has the
-//! version of its export.
+//! bodies, and are sent while other forces are computed. At that time no process knows whether
+//! others request more. If an answer replaces an export, an update of the old one is void; each
+//! part has the version of its export.
 //!
-//! All exports are made again when bodies are sorted. The coding of the bodies' places continues from
-//! the [previous exports](super::previous). This module does not send messages.
+//! All exports are made again when bodies are sorted. The coding of the bodies' places continues
+//! from the [previous exports](super::previous). This module does not send messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -139,7 +139,8 @@ pub(crate) struct LocallyEssentialTree {
     roots: Vec<BlockInfo>,
     /// The first body of each root.
     firsts: Vec<u32>,
-    /// The first root of each process, by place along the curve, and the number of roots at the end.
+    /// The first root of each process, by place along the curve, and the number of roots at the
+    /// end.
     holders: Vec<u32>,
     /// This process's place along the curve.
     slot: usize,
@@ -195,8 +196,8 @@ pub(crate) struct LocallyEssentialTree {
 }
 
 impl LocallyEssentialTree {
-    /// A tree of own blocks alone. The domain has this place along the curve, and each place has the
-    /// number of its cluster. `subscribers` are all blocks, or none if they are not known.
+    /// A tree of own blocks alone. The domain has this place along the curve, and each place has
+    /// the number of its cluster. `subscribers` are all blocks, or none if they are not known.
     pub(crate) fn new<L: ParallelLoops>(
         loops: &L,
         common: &Common,
@@ -290,16 +291,16 @@ impl LocallyEssentialTree {
     pub(crate) fn into_previous(mut self, keys: &[(u64, u32)], moved: [f64; 3]) -> PreviousViews {
         let own = self.own();
         let groups = std::mem::take(&mut self.groups);
-        let told = groups.into_iter().map(|group| {
-            let mut told = SentRoots::default();
+        let sent = groups.into_iter().map(|group| {
+            let mut sent = SentRoots::default();
             for (root, Export { view, by, .. }) in group.exports {
-                told.keep(own.start as u32 + root, by, view, &keys[self.bodies_of(root)]);
+                sent.keep(own.start as u32 + root, by, view, &keys[self.bodies_of(root)]);
             }
-            told
+            sent
         });
         PreviousViews {
-            told: told.collect(),
-            heard: self.others,
+            sent: sent.collect(),
+            received: self.others,
             moved,
             ..PreviousViews::default()
         }
@@ -429,8 +430,8 @@ impl LocallyEssentialTree {
         let unsound = Unsound { what: "sums" };
         let (roots, columns) = (of_slot(&self.holders, from), self.sums.columns().len());
         let numbers = columns * roots.len();
-        let heard = self.tracks[from].decode(numbers, &mut bytes).map_err(|_| unsound)?;
-        for (root, row) in roots.zip(heard.chunks_exact(columns)) {
+        let received = self.tracks[from].decode(numbers, &mut bytes).map_err(|_| unsound)?;
+        for (root, row) in roots.zip(received.chunks_exact(columns)) {
             self.sums.set_row(root, row);
         }
         if bytes.is_empty() { Ok(numbers) } else { Err(unsound) }
@@ -441,9 +442,9 @@ impl LocallyEssentialTree {
         self.groups.len()
     }
 
-    /// The messages to this group with updates of own roots: of those that were just advanced or, once
-    /// all are at their places in this step (`rest`), of those that were not sent ahead. There is
-    /// none if the group has no exports.
+    /// The messages to this group with updates of own roots: of those that were just advanced or,
+    /// once all are at their places in this step (`rest`), of those that were not sent ahead. There
+    /// is none if the group has no exports.
     pub(crate) fn encode_updates<L: ParallelLoops>(
         &mut self,
         loops: &L,
@@ -491,8 +492,8 @@ impl LocallyEssentialTree {
         self.others.range(of_slot(&self.holders, from)).next().is_some()
     }
 
-    /// Decodes a message with updates from the process at this place. Returns the counts of numbers,
-    /// cells and bodies, and whether it was the last message.
+    /// Decodes a message with updates from the process at this place. Returns the counts of
+    /// numbers, cells and bodies, and whether it was the last message.
     pub(crate) fn decode_updates<L: ParallelLoops<Stop = Stop>>(
         &mut self,
         loops: &L,
@@ -515,20 +516,20 @@ impl LocallyEssentialTree {
             }
         }
         let others = self.others.range_mut(roots.clone());
-        let mut heard: Vec<_> =
+        let mut received: Vec<_> =
             others.filter_map(|(root, other)| Some((parts.remove(root)?, *root, other))).collect();
         if !parts.is_empty() {
             return Err(unsound().into());
         }
-        let mut is_sound = vec![false; heard.len()];
-        let mut pairs: Vec<_> = heard.iter_mut().zip(&mut is_sound).collect();
+        let mut is_sound = vec![false; received.len()];
+        let mut pairs: Vec<_> = received.iter_mut().zip(&mut is_sound).collect();
         loops.parallel_chunks(&mut pairs, 1, |_, pairs| {
             for ((part, _, other), is_sound) in pairs {
                 **is_sound = other.decode(part, setup).is_some() && part.is_empty();
             }
         })?;
         let mut sum = [0; 3];
-        for (_, root, other) in &heard {
+        for (_, root, other) in &received {
             sum = added(sum, other, setup);
             if self.outdated.remove(root) {
                 self.arrived.iter_mut().for_each(|arrived| _ = arrived.insert(*root));
@@ -617,8 +618,8 @@ impl LocallyEssentialTree {
         Ok((tree, new))
     }
 
-    /// A tree of this step with these imported parts, which arrived after its assembly; and the number
-    /// of their cells.
+    /// A tree of this step with these imported parts, which arrived after its assembly; and the
+    /// number of their cells.
     fn extended(&self, mut tree: BodyTree, arrived: BTreeSet<usize>) -> (BodyTree, usize) {
         let before = tree.cells.links.len();
         for root in arrived {
@@ -635,9 +636,9 @@ impl LocallyEssentialTree {
         &self.blocks
     }
 
-    /// The request, if any roots are `wanted`: those, and others of the tree that own blocks may have
-    /// to open before long. It has the present extent and reach of the blocks that `missed` data; the
-    /// first has those of all.
+    /// The request, if any roots are `wanted`: those, and others of the tree that own blocks may
+    /// have to open before long. It has the present extent and reach of the blocks that `missed`
+    /// data; the first has those of all.
     pub(crate) fn request(
         &mut self,
         tree: &BodyTree,
@@ -765,8 +766,8 @@ impl LocallyEssentialTree {
         Ok(())
     }
 
-    /// Exports own roots, by number from the first, to some of a group. Those that had an export of a
-    /// root before get the new one.
+    /// Exports own roots, by number from the first, to some of a group. Those that had an export of
+    /// a root before get the new one.
     fn export<L: ParallelLoops<Stop = Stop>>(
         &mut self,
         loops: &L,
@@ -852,13 +853,13 @@ impl LocallyEssentialTree {
             let bodies = self.roots[root].bodies;
             let read = |past: &FormerViews<'_>| RemoteBranch::read(bodies, &mut part, past, setup);
             let other = self.before.with_received(read);
-            let heard = other.and_then(|mut other| {
+            let received = other.and_then(|mut other| {
                 other.decode(&mut part, setup)?;
                 part.is_empty().then_some(other)
             });
-            let heard = heard.ok_or_else(unsound)?;
-            sum = added(sum, &heard, setup);
-            if self.others.insert(root, heard).is_some() {
+            let received = received.ok_or_else(unsound)?;
+            sum = added(sum, &received, setup);
+            if self.others.insert(root, received).is_some() {
                 self.arrived = None;
             }
             self.arrived.iter_mut().for_each(|arrived| _ = arrived.insert(root));
@@ -910,9 +911,9 @@ fn added(sum: [usize; 3], other: &RemoteBranch, setup: &Setup) -> [usize; 3] {
 }
 
 /// Encodes which of a group decode an export, for [`is_taker`].
-fn write_takers(told: &[usize], by: &BTreeSet<usize>, to: &mut Vec<u8>) {
+fn write_takers(sent: &[usize], by: &BTreeSet<usize>, to: &mut Vec<u8>) {
     let bit = |(i, slot): (usize, &usize)| u8::from(by.contains(slot)) << i;
-    to.extend(told.chunks(8).map(|some| some.iter().enumerate().map(bit).sum::<u8>()));
+    to.extend(sent.chunks(8).map(|some| some.iter().enumerate().map(bit).sum::<u8>()));
 }
 
 /// Whether the process with this number in its group decodes the export; advances `bytes`. None

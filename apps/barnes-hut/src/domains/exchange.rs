@@ -1,5 +1,5 @@
-//! The messages of each step: sums of roots to all, cells and bodies to those that need them. [`Near`]
-//! knows their contents; this module sends and receives them.
+//! The messages of each step: sums of roots to all, cells and bodies to those that need them.
+//! [`LocallyEssentialTree`] encodes and decodes them; this module sends and receives them.
 
 use std::collections::BTreeSet;
 
@@ -17,9 +17,9 @@ use crate::shared::Setup;
 pub(super) type Due = (usize, u32);
 
 impl Domains {
-    /// Sends the present places of own bodies to others, as far as they need them. Receives the sums
-    /// of others, if they were not sent ahead (`is_told`), and the data of processes in the own
-    /// cluster. Returns what is still to come.
+    /// Sends the present places of own bodies to others, as far as they need them. Receives the
+    /// sums of others, if they were not sent ahead (`are_sums_known`), and the data of processes in
+    /// the own cluster. Returns what is still to come.
     pub(super) fn exchange_sums(
         &self,
         essential: &mut LocallyEssentialTree,
@@ -68,12 +68,12 @@ impl Domains {
                 at.comm.share(ROOT_SUMS, essential.encode_predicted_sums(&setup))?;
             }
         }
-        let tells = at
+        let updates = at
             .others()
             .filter(|other| essential.expects_updates(*other))
             .map(|other| (other, UPDATE));
-        let shows = at.others().filter(|_| is_sorted).map(|other| (other, EXPORT));
-        let due = tells.chain(shows).collect();
+        let exports = at.others().filter(|_| is_sorted).map(|other| (other, EXPORT));
+        let due = updates.chain(exports).collect();
         self.receive_near(essential, due, &setup, at)
     }
 

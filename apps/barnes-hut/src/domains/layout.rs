@@ -1,7 +1,7 @@
-//! Which process holds which blocks: consecutive ones, with as much of the work as its share.
+//! The assignment of blocks to processes: each holds consecutive ones with its share of the work.
 //!
-//! Processes of one cluster hold neighbouring domains, so that few bodies are near to those of other clusters. Pure; knows
-//! nothing of bodies.
+//! Processes of one cluster hold neighbouring domains, so that few bodies are near those of other
+//! clusters. Pure; independent of bodies.
 
 use std::ops::Range;
 
@@ -10,17 +10,18 @@ use springtide_runtime::malleable::ProcessInfo;
 
 use crate::partial::BlockInfo;
 
-/// Domains stay about where they are while the slowest takes at most so many times as long as it would if all were dealt out anew.
+/// Borders within a cluster stay while the slowest process takes at most this many times the time
+/// of a new distribution.
 const SLACK: f64 = 1.03;
-/// The same for what each cluster has.
+/// The same for the borders between clusters.
 const SLACK_AFAR: f64 = 1.2;
 
 /// The processes in the order in which they hold domains, along the curve.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Layout {
-    /// The rank of each.
+    /// The rank of each process.
     ranks: Vec<u32>,
-    /// What part of the work each is to have, in any unit.
+    /// The share of the work of each, in any unit.
     weights: Vec<f64>,
 }
 
@@ -56,7 +57,7 @@ impl Layout {
         self.weights.get(self.slot_of(rank)?).copied()
     }
 
-    /// How many processes there are.
+    /// The number of processes.
     pub(crate) fn len(&self) -> usize {
         self.ranks.len()
     }
@@ -66,19 +67,21 @@ impl Layout {
         self.ranks.iter().position(|&other| other == rank)
     }
 
-    /// Their ranks, along the curve.
+    /// The ranks of the processes, along the curve.
     pub(crate) fn ranks(&self) -> &[u32] {
         &self.ranks
     }
 
-    /// The number of each process's cluster, along the curve, of the ranks of each cluster.
+    /// The number of each process's cluster, along the curve. `ranks` has the ranks of each
+    /// cluster.
     pub(crate) fn clusters(&self, ranks: &[Vec<u32>]) -> Vec<usize> {
         let cluster =
             |rank| ranks.iter().position(|ranks| ranks.contains(rank)).unwrap_or_default();
         self.ranks.iter().map(cluster).collect()
     }
 
-    /// How long those of these teams of neighbours that take longest take for their blocks, in the unit of costs by that of speeds.
+    /// The longest time that one of these teams of neighbours takes for its blocks; in the unit of
+    /// costs by that of speeds.
     fn longest(&self, cuts: &[u32], infos: &[BlockInfo], teams: &[Range<usize>]) -> f64 {
         let times = teams.iter().map(|slots| {
             let blocks = cuts[slots.start] as usize..cuts[slots.end] as usize;
@@ -87,13 +90,13 @@ impl Layout {
         times.fold(0.0, f64::max)
     }
 
-    /// Where each process's blocks begin, along the curve, and the number of blocks at the end: as near to its share of the
-    /// work as whole blocks can be.
+    /// The first block of each process, along the curve, and the number of blocks at the end. Whole
+    /// blocks approximate each share of the work.
     pub(crate) fn cuts(&self, infos: &[BlockInfo]) -> Vec<u32> {
         self.cuts_among(0..self.len(), 0..infos.len(), infos)
     }
 
-    /// The same where these share out some of the blocks.
+    /// The same for some processes that share some of the blocks.
     fn cuts_among(
         &self,
         slots: Range<usize>,
@@ -106,7 +109,7 @@ impl Layout {
         let (mut rest, mut done, mut wanted) = (blocks.clone(), 0.0, 0.0);
         for weight in &self.weights[slots] {
             wanted += weight / weights * all;
-            // Its middle is before where the share ends.
+            // Its middle is before the end of the share.
             while let Some(block) = rest.clone().next()
                 && done + 0.5 * f64::from(infos[block].cost) <= wanted
             {
@@ -121,10 +124,12 @@ impl Layout {
         cuts
     }
 
-    /// [`Layout::cuts`], but where they were `before` unless that is much worse. (What blocks cost varies, and a bit more along the way
-    /// moves all later borders: by as much as they are apart, where there are many.) What each cluster has, of which there are
-    /// [numbers](Layout::clusters), stays unless one has [`SLACK_AFAR`] times as much to do as it would; and within a cluster,
-    /// [`SLACK`] times.
+    /// As [`Layout::cuts`], but borders stay as `before` unless that is much slower. (A small
+    /// change of a block's cost would move all later borders.)
+    ///
+    /// Borders between clusters, which have these [numbers](Layout::clusters), move if a cluster
+    /// takes more than [`SLACK_AFAR`] times the time of a new distribution; those within a cluster,
+    /// at [`SLACK`] times.
     pub(crate) fn cuts_about(
         &self,
         before: &[u32],
@@ -160,7 +165,7 @@ impl Layout {
     }
 }
 
-/// What these blocks cost.
+/// The cost of these blocks.
 fn work(infos: &[BlockInfo]) -> f64 {
     infos.iter().map(|info| f64::from(info.cost)).sum()
 }
@@ -170,7 +175,7 @@ pub(crate) fn of_slot(cuts: &[u32], slot: usize) -> Range<usize> {
     cuts[slot] as usize..cuts[slot + 1] as usize
 }
 
-/// Who holds a block.
+/// The place along the curve of a block's process.
 pub(crate) fn slot_with(cuts: &[u32], block: usize) -> usize {
     cuts.partition_point(|&first| first as usize <= block) - 1
 }
@@ -209,7 +214,7 @@ mod tests {
         assert_eq!(first.ranks, [3, 1, 2, 0]);
         let blocks = vec![info(1.0); 12];
         assert_eq!(first.cuts(&blocks), [0, 3, 6, 9, 12]);
-        // The one with rank 1 took three times as long for as much work.
+        // Rank 1 took three times as long for the same work.
         let hands = [
             hand(Some(0), Some(1.0), "b", "b-1"),
             hand(Some(1), Some(3.0), "a", "a-2"),
@@ -218,7 +223,7 @@ mod tests {
         ];
         let next = Layout::new(&hands, Some(&first));
         assert_eq!(next.cuts(&vec![info(1.0); 10]), [0, 3, 4, 7, 10]);
-        // Measured under those shares they are as fast as that again.
+        // A measurement with those shares gives the same speeds.
         let hands = hands.map(|hand| ProcessInfo {
             pace: Some(StepRate { step_s: 0.9, foreign: None }),
             ..hand
@@ -256,7 +261,8 @@ mod tests {
             prop_assert_eq!((0..hands).map(|slot| of_slot(&cuts, slot).len()).sum::<usize>(), infos.len());
         }
 
-        /// Nobody has much more to do than if all were dealt out anew within its cluster, and clusters not much more than they would have.
+        /// No process has much more work than in a new distribution within its cluster, and no
+        /// cluster much more than in one of all.
         #[test]
         fn clusters_keep_what_they_have(
             costs in prop::collection::vec(0.5f32..2.0, 40..200), before in prop::collection::vec(any::<prop::sample::Index>(), 5),
@@ -269,7 +275,7 @@ mod tests {
             let (fresh, all) = (layout.cuts(&infos), infos.len() as u32);
             let mut before: Vec<u32> = before.iter().map(|cut| cut.index(infos.len()) as u32).collect();
             if is_about {
-                // Each border moved by a block, which is no more than a part of what a process has.
+                // Each border moves by a block, a small part of a domain.
                 before = fresh[1..6].iter().map(|cut| cut + 1).collect();
             }
             before.extend([0, all]);
@@ -288,7 +294,7 @@ mod tests {
                 let fair = work(&infos[of_team]) / team.len() as f64 + most;
                 prop_assert!(layout.longest(&cuts, &infos, &each) <= 1.001 * SLACK * fair);
             }
-            // What is fair stays.
+            // A fair distribution stays.
             prop_assert_eq!(layout.cuts_about(&fresh, &infos, &[0; 6]), fresh);
         }
     }

@@ -1,4 +1,4 @@
-//! How long what a domain's process does takes on this machine, for simulations.
+//! Measures the times of a domain's work on this machine, for simulations.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::shared::{Positions, Setup};
 use crate::smooth::{ColumnCoding, Track};
 use crate::tree::{BodyTree, CellSums, morton, sorted_pairs};
 
-/// Each is done so often; the least time counts.
+/// The number of repetitions, of which the least time counts.
 const TIMES: u32 = 3;
 
-/// What a machine like this takes for one process's work; in processor time, on these bodies, with the job's options.
+/// Measures the processor time of each kind of work on these bodies, with the job's options.
 pub fn measure(job: &BarnesHut, bodies: &Bodies) -> Costs {
     let setup = Setup::new(bodies, job.accuracy()).with_error(job.cell_error);
     let positions = Positions::new(&bodies.position, setup.softening);
@@ -30,7 +30,7 @@ pub fn measure(job: &BarnesHut, bodies: &Bodies) -> Costs {
         let keys: Vec<u64> = inside.iter().map(|place| morton(*place)).collect();
         sorted_pairs(&keys)
     };
-    // Twice: who lies elsewhere is sorted there again.
+    // Twice, for bodies that travel are sorted again.
     let key = 2.0 * least(keys) / count;
     let keys = keys();
     let infos = blocks(&keys, &setup, 1.0);
@@ -85,7 +85,7 @@ pub fn measure(job: &BarnesHut, bodies: &Bodies) -> Costs {
     let [entries, pairs, quads] = all(false);
     let making = least(|| all(false));
     let forces = (least(|| all(true)) - making).max(0.0);
-    // A pair with a cell costs twice as much and a bit.
+    // A pair with a cell costs a little more than twice as much.
     let point = forces / (pairs + QUAD_COST * quads).max(1.0);
     Costs {
         point,
@@ -98,7 +98,7 @@ pub fn measure(job: &BarnesHut, bodies: &Bodies) -> Costs {
     }
 }
 
-/// Telling or hearing one of these coordinates, when it is known how they move; of so many bodies as a view shows of a root.
+/// The time of coding one of these coordinates in a steady motion, in nanoseconds.
 fn of_a_number(points: &[[f32; 4]]) -> f64 {
     const VIEW: usize = 1000;
     let frame = |points: &[[f32; 4]], step: u32| -> Vec<f32> {
@@ -112,11 +112,11 @@ fn of_a_number(points: &[[f32; 4]]) -> f64 {
     let mut all = |step: u32| {
         let frames: Vec<_> = points.chunks(VIEW).map(|points| frame(points, step)).collect();
         let start = thread_cpu();
-        for ([teller, hearer], frame) in tracks.iter_mut().zip(frames) {
+        for ([sender, receiver], frame) in tracks.iter_mut().zip(frames) {
             let (count, mut bytes) = (frame.len(), Vec::new());
-            teller.encode(frame, &mut bytes);
-            let heard = hearer.decode(count, &mut &bytes[..]).map(<[f32]>::len);
-            std::hint::black_box(heard.ok());
+            sender.encode(frame, &mut bytes);
+            let decoded = receiver.decode(count, &mut &bytes[..]).map(<[f32]>::len);
+            std::hint::black_box(decoded.ok());
         }
         thread_cpu().saturating_sub(start)
     };
@@ -124,7 +124,8 @@ fn of_a_number(points: &[[f32; 4]]) -> f64 {
     last.as_nanos() as f64 / (2 * 3 * points.len().max(1)) as f64
 }
 
-/// Entries of all groups' lists, and pairs of a body with a point and with a cell with second moments.
+/// The entries of all groups' lists, and the pairs of a body with a point and with a cell with
+/// second moments.
 fn lists(tree: &BodyTree, computes: bool) -> [f64; 3] {
     let mut lists = Lists::new(tree, Kernel::best(), true);
     let (mut out, mut sum) = (Vec::new(), [0.0; 3]);
@@ -141,7 +142,7 @@ fn lists(tree: &BodyTree, computes: bool) -> [f64; 3] {
 }
 
 impl Costs {
-    /// Seconds that the forces on all these bodies take one process.
+    /// The time of the forces on all these bodies in one process, in seconds.
     pub fn of_forces(&self, job: &BarnesHut, bodies: &Bodies) -> f64 {
         let setup = Setup::new(bodies, job.accuracy()).with_error(job.cell_error);
         let tree = BodyTree::build(&Positions::new(&bodies.position, setup.softening), &setup);
@@ -150,7 +151,7 @@ impl Costs {
     }
 }
 
-/// Nanoseconds of processor time.
+/// The least processor time in nanoseconds.
 fn least<T>(mut what: impl FnMut() -> T) -> f64 {
     let time = |_| {
         let start = thread_cpu();

@@ -1,11 +1,12 @@
 //! The distribution of bodies over processes, one on each node: each holds a domain of neighbouring
 //! bodies, moves them, and receives from others what its forces need of theirs.
 //!
-//! All bodies are in one place only when they are read, written or saved. They are sorted into cells
-//! every few steps (`rekey`); in between cells keep their bodies, and their sums follow the places.
-//! In each step every process sends the sums of its largest cells to all others. Those that need
-//! more receive just the cells and bodies that their own may open (`near`). With these each has its
-//! locally essential tree (`partial`), so forces have the same bits for any distribution.
+//! All bodies are in one place only when they are read, written or saved. They are sorted into
+//! cells every few steps (`rekey`); in between cells keep their bodies, and their sums follow the
+//! places. In each step every process sends the sums of its largest cells to all others. Those that
+//! need more receive just the cells and bodies that their own may open. With these each has its
+//! locally essential tree (`essential_tree`, `partial`), so forces have the same bits for any
+//! distribution.
 //!
 //! Within a process all work runs in loops on the threads of the node; only messages are coded and
 //! decoded by one thread. It is a [malleable program](springtide_runtime::malleable): the domains
@@ -212,9 +213,9 @@ impl Domains {
             return Ok(());
         }
         let whole = self.whole(state, at.layout, at.comm)?;
-        if let Some((bodies, told)) = whole.zip(state.told.as_ref()) {
+        if let Some((bodies, observer)) = whole.zip(state.observer.as_ref()) {
             let time = (step, step as f64 * self.job.time_step());
-            artefacts(&self.job, &told.camera, &bodies, time, &at.clock, |name, bytes| {
+            artefacts(&self.job, &observer.camera, &bodies, time, &at.clock, |name, bytes| {
                 at.comm.artifact(name, bytes)
             })?;
         }
@@ -249,14 +250,14 @@ impl Program for Domains {
         let begin = Begin::of(job);
         let at = StepContext::new(0, layout, comm)?;
         let cuts = layout.cuts(&begin.common.infos);
-        let told = (comm.rank() == 0).then(|| ObserverState {
+        let observer = (comm.rank() == 0).then(|| ObserverState {
             first: InitialQuantities::default(),
             history: RunHistory::new(job.steps),
             camera: Camera::around(&begin.bodies, job.picture_size).with_width(job.picture_width),
         });
         let common = begin.common.clone();
         let domain = begin.domain(of_slot(&cuts, at.slot));
-        let mut state = State::new(common, told, cuts, domain, (Vec::new(), None));
+        let mut state = State::new(common, observer, cuts, domain, (Vec::new(), None));
         let mut potential = self.forces(&mut state, &at)?;
         // The costs of all blocks are known now, and all bodies are still here: none has to travel.
         let costs =
@@ -331,8 +332,8 @@ impl Program for Domains {
     fn finish(&self, mut state: State, layout: &Layout, comm: &Comm<'_>) -> Result<Outcome, Stop> {
         self.conclude(&mut state, layout, comm)?;
         let bodies = self.whole(&state, layout, comm)?;
-        match bodies.zip(state.told) {
-            Some((bodies, told)) => Ok(outcome(&bodies, &told.history)),
+        match bodies.zip(state.observer) {
+            Some((bodies, observer)) => Ok(outcome(&bodies, &observer.history)),
             None => Ok(Outcome { checksum: 0, result: serde_json::Value::Null }),
         }
     }

@@ -1,25 +1,27 @@
-//! What a process told others of bodies, and heard of theirs, before they were sorted: the first views thereafter go on with it. Knows
-//! no messages.
+//! The exports and imports before bodies were sorted, from which the coding of the next ones
+//! continues. This module does not send messages.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use crate::partial::{FormerViews, Places, Reference, RemoteBranch, Subscription};
 
-/// What a view goes on with, and which of its bodies were in that.
+/// The views that a new one continues from, and the reference of each body to them.
 pub(super) type Known<'p> = (&'p FormerViews<'p>, &'p dyn Fn(usize) -> Option<Reference>);
 
-/// What an audience was told of own roots.
+/// The former exports to a group.
 #[derive(Debug, Default)]
 pub(super) struct SentRoots {
-    /// Of each root, by number then: who took it in, by place along the curve, and where its bodies are.
+    /// The receivers, by place along the curve, and the places of the bodies of each root, by its
+    /// former number.
     roots: BTreeMap<u32, (BTreeSet<usize>, Places)>,
-    /// Of each body, by number among all bodies.
+    /// The reference of each body, by its number among all bodies.
     bodies: HashMap<u32, Reference>,
 }
 
 impl SentRoots {
-    /// Keeps the view of a root with this number that these took in, whose bodies have these keys and numbers.
+    /// Keeps the export of a root with this number, these receivers, and the keys and numbers of
+    /// its bodies.
     pub(super) fn keep(
         &mut self,
         root: u32,
@@ -34,21 +36,21 @@ impl SentRoots {
     }
 }
 
-/// See the head of this file. Of nothing in all other steps.
+/// The former exports and imports; empty except in the first step after a sort.
 #[derive(Debug, Default)]
 pub(crate) struct PreviousViews {
-    /// By audience.
-    pub(super) told: Vec<SentRoots>,
-    /// The numbers of own bodies among all, as they are sorted now.
+    /// The exports to each group.
+    pub(super) sent: Vec<SentRoots>,
+    /// The numbers of own bodies among all, in the present order.
     pub numbers: Vec<u32>,
-    /// Of others' roots, by number then.
-    pub heard: BTreeMap<usize, RemoteBranch>,
-    /// See [`FormerViews::moved`].
+    /// The imported parts, by former number of the root.
+    pub received: BTreeMap<usize, RemoteBranch>,
+    /// The movement of a fixed point: see [`FormerViews::moved`].
     pub moved: [f64; 3],
 }
 
 impl PreviousViews {
-    /// Lets a view be made that goes on with what `by` were all told of these own bodies.
+    /// Makes a view of these own bodies, which continues from what all of `by` received.
     pub(super) fn with_sent<T>(
         &self,
         group: usize,
@@ -56,7 +58,7 @@ impl PreviousViews {
         bodies: Range<usize>,
         make: impl FnOnce(Known<'_>) -> T,
     ) -> T {
-        let Some(SentRoots { roots, bodies: of }) = self.told.get(group) else {
+        let Some(SentRoots { roots, bodies: of }) = self.sent.get(group) else {
             return make((&FormerViews::NONE, &|_| None));
         };
         let all =
@@ -69,9 +71,9 @@ impl PreviousViews {
         make((&FormerViews { places: &places, moved: self.moved }, &reference))
     }
 
-    /// Lets something be read that goes on with what was heard.
+    /// Decodes data that continues from what this process received.
     pub(super) fn with_received<T>(&self, read: impl FnOnce(&FormerViews<'_>) -> T) -> T {
-        let places = |root: u32| self.heard.get(&(root as usize)).map(RemoteBranch::places);
+        let places = |root: u32| self.received.get(&(root as usize)).map(RemoteBranch::places);
         read(&FormerViews { places: &places, moved: self.moved })
     }
 }

@@ -1,9 +1,13 @@
-//! Bodies are sorted into cells anew: keys in a new box, blocks that follow from them, and domains of equal work.
+//! Sorts bodies into cells again: keys in a new box, blocks that follow from them, and domains of
+//! equal work.
 //!
-//! Bodies first go to whoever holds the place where they are now, along the curve; what each then has are pieces of
-//! blocks, of which all learn, and so all know the blocks; then bodies go to whoever holds theirs. The blocks are those that
-//! one process would find; who holds what before makes no difference to them. With the pieces all learn how far each of them looks, by the
-//! accelerations of the step before, so that nobody has to ask first for what he needs to see of others.
+//! Bodies first travel to the process of their present place along the curve. The bodies of each
+//! process then form pieces of blocks. All processes receive all pieces, and so know all blocks.
+//! Then bodies travel to the process of their block. The blocks do not depend on the distribution
+//! before.
+//!
+//! With the pieces all processes receive their reach, by the accelerations of the step before. So
+//! most exports follow without a request.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -25,7 +29,7 @@ use crate::partial::{BlockInfo, Subscriber, around, bodies_of, joined, merged, p
 use crate::shared::Setup;
 use crate::tree::{LEVELS, agreeing, corner, morton};
 
-/// Pieces of blocks in a piece of a loop.
+/// Pieces of blocks in one piece of a loop.
 const PIECES_PER_PIECE: usize = 64;
 
 /// A place in sides from the middle, rounded as it is shared.
@@ -76,7 +80,7 @@ pub(super) fn rekey(
             std::iter::repeat_n(cost / info.bodies.max(1) as f32, info.bodies as usize)
         });
         domain.cost.iter_mut().zip(each).for_each(|(of, cost)| *of = cost);
-        // In a box of another size all numbers are others.
+        // A box of another size changes all numbers.
         if side == state.common.side {
             let moved = [0, 1, 2].map(|axis| (state.common.centre[axis] - centre[axis]) / side);
             state.before = essential.into_previous(&domain.keys, moved);
@@ -121,11 +125,11 @@ pub(super) fn rekey(
         })?;
         subscribers = each.concat();
     }
-    let told = comm.all_gather(&(mine, ByteBuf::from(subscribers)))?;
+    let received = comm.all_gather(&(mine, ByteBuf::from(subscribers)))?;
 
-    let by_slot = || layout.ranks().iter().map(|rank| &told[*rank as usize]);
+    let by_slot = || layout.ranks().iter().map(|rank| &received[*rank as usize]);
     let all: Vec<BlockInfo> = by_slot().flat_map(|(pieces, _)| pieces).copied().collect();
-    // Who has each piece.
+    // The process of each piece.
     let had =
         by_slot().enumerate().flat_map(|(slot, (pieces, _))| pieces.iter().map(move |_| slot));
     let had: Vec<usize> = had.collect();
@@ -141,7 +145,7 @@ pub(super) fn rekey(
     let kept: Vec<u32> = borders.iter().map(kept).collect();
     let clusters = layout.clusters(comm.ranks_by_cluster());
     state.cuts = layout.cuts_about(&kept, infos, &clusters);
-    // The holder of each body by the piece that it is in.
+    // The next process of each body, by its piece.
     let mut to = Vec::with_capacity(domain.len());
     let (mut comes_from, mut block) = (BTreeSet::new(), 0);
     for (piece, (info, &had)) in all.iter().zip(&had).enumerate() {
@@ -153,7 +157,7 @@ pub(super) fn rekey(
             comes_from.insert(had);
         }
     }
-    // All know who gives whom something: mostly few, and nothing.
+    // All processes know which of them send bodies: mostly few.
     let parts = domain.part(clock, pull, (slot, layout.len()), |i, _| to[i])?;
     for (part, rank) in parts.into_iter().zip(layout.ranks()).filter(|(part, _)| !part.is_empty()) {
         comm.send(*rank, MOVED, part)?;
@@ -165,14 +169,16 @@ pub(super) fn rekey(
     let due = bodies_of(&state.common.infos[of_slot(&state.cuts, slot)]);
     if due != state.domain.len() {
         return Err(Stop::fail(format_args!(
-            "a domain has {} bodies where it should have {due}: all nodes need the same version of the program",
+            "a domain has {} bodies where it should have {due}: all nodes need the same version of \
+             the program",
             state.domain.len()
         )));
     }
     Ok(())
 }
 
-/// Where these bodies are and will be `ahead` of now, inside the box, and how far they look, about.
+/// The extent of these bodies inside the box, now and after the time `ahead`, and their approximate
+/// reach.
 fn subscriber(
     domain: &Domain,
     bodies: Range<usize>,
@@ -190,7 +196,7 @@ fn subscriber(
     Subscriber::new(around(places.map(|place| inside(&place))), scale)
 }
 
-/// The sinks of blocks from those of their pieces, in order, as bytes; none if there are none.
+/// The subscribers of blocks from those of their pieces, encoded in order; none if there are none.
 fn subscribers_of(
     blocks: &[Range<usize>],
     pieces: impl Iterator<Item = u8>,
@@ -208,8 +214,8 @@ fn subscribers_of(
 
 const UNSOUND: Unsound = Unsound { what: "places of blocks" };
 
-/// Where each process's part of the curve begins, in keys of the new box, and its end: about where it was. In order,
-/// wherever the boxes lie.
+/// The first key of each process's part of the curve in the new box, and the end of the curve. The
+/// parts are about the former ones, and in order for any two boxes.
 fn borders(old: &Common, cuts: &[u32], centre: [f64; 3], side: f64) -> Vec<u64> {
     let mut borders = vec![0];
     for &cut in &cuts[1..cuts.len() - 1] {
@@ -220,11 +226,12 @@ fn borders(old: &Common, cuts: &[u32], centre: [f64; 3], side: f64) -> Vec<u64> 
             (None, _) => 0,
             (_, None) => 1 << (3 * LEVELS),
             (Some(before), Some(after)) => {
-                // The corner of the largest cube that parts the two.
+                // The corner of the largest cube that separates the two.
                 let shift = 3 * (LEVELS - 1 - agreeing(before.last ^ after.first).min(LEVELS - 1));
                 let key = after.first >> shift << shift;
-                // A box that has moved by a little cuts nearly the same bodies by the same key; by the key of that place it would
-                // cut others altogether, for along the curve neighbours may be far apart.
+                // In a box that has moved a little, the same key separates nearly the same bodies.
+                // The key of the same place would separate others, because neighbours may be far
+                // apart along the curve.
                 if side == old.side {
                     key
                 } else {

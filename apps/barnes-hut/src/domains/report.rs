@@ -87,15 +87,17 @@ impl Domains {
         }
         let mut total = [0.0; SUMMED];
         total.iter_mut().zip(&sums).for_each(|(total, sum)| *total = sum.value());
-        let told = state.told.as_mut().ok_or_else(|| Stop::fail("rank 0 has no history"))?;
+        let observer =
+            state.observer.as_mut().ok_or_else(|| Stop::fail("rank 0 has no history"))?;
         let [kinetic, potential, px, py, pz, lx, ly, lz, turning] = total;
         let (kinetic, potential) = (0.5 * kinetic, 0.5 * potential);
         let (momentum, angular_momentum) = ([px, py, pz], [lx, ly, lz]);
         let energy = kinetic + potential;
         if step == 0 {
-            told.first = InitialQuantities { energy, angular_momentum, turning };
+            observer.first = InitialQuantities { energy, angular_momentum, turning };
         }
-        let [energy_error, angular_momentum_error] = told.first.errors(energy, angular_momentum);
+        let [energy_error, angular_momentum_error] =
+            observer.first.errors(energy, angular_momentum);
         // Those of the steps without a report, too.
         let steps = match step {
             0 => 1,
@@ -114,7 +116,7 @@ impl Domains {
             forces,
             force_error,
         };
-        told.history.push(report);
+        observer.history.push(report);
         comm.report_text(line(&report));
         Ok(())
     }

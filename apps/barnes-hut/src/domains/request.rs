@@ -1,22 +1,22 @@
-//! What a process wishes to know of the roots of others: data, and its form in messages.
+//! Requests of a process for the roots of others, and their form in messages.
 //!
-//! Knows nothing of who holds what.
+//! Independent of the distribution of bodies.
 
 use super::state::Unsound;
 use crate::partial::Subscriber;
 use crate::smooth::{put_number, take_number};
 
-/// What a process wishes for; all learn it.
+/// A request, which all processes receive.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Request {
-    /// Roots of which more is wanted.
+    /// The requested roots.
     pub roots: Vec<u32>,
-    /// Own blocks, counted from the first, and what they look like to others from now on.
+    /// Own blocks, by number from the first, with their extent and reach from now on.
     pub subscribers: Vec<(u32, Subscriber)>,
 }
 
 impl Request {
-    /// Whether anything is wished for.
+    /// Whether any root is requested.
     pub(crate) fn is_some(&self) -> bool {
         !self.roots.is_empty()
     }
@@ -67,7 +67,7 @@ mod tests {
             let request = Request { roots, subscribers };
             let bytes = request.write();
             prop_assert_eq!(&Request::read(&bytes).unwrap(), &request);
-            // What is cut off is another wish or none, and never a panic.
+            // A cut request is another one or an error, and never a panic.
             let _ = Request::read(&bytes[..cut.index(bytes.len())]);
         }
     }

@@ -1,6 +1,8 @@
-//! What one process holds between two steps: the bodies of its domain, and what all know of all blocks.
+//! The state of a process between two steps: the bodies of its domain, and the properties of all
+//! blocks.
 //!
-//! Knows no messages; the near bodies of others ([`crate::domains::near`], [`crate::domains::past`]) are not part of what is dealt out or saved.
+//! The locally essential tree ([`super::essential_tree`]) is neither redistributed nor saved. This
+//! module does not send messages.
 
 use std::ops::Range;
 
@@ -24,34 +26,34 @@ use crate::shared::Setup;
 use crate::simulate::InitialQuantities;
 use crate::tree::{CellSums, LEVELS, SortScratch, Sorted, sort};
 
-/// What came from another process is not what it should be.
+/// Data from another process is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} came that are none: all nodes need the same version of the program")]
 pub(crate) struct Unsound {
-    /// What was due.
+    /// The kind of data.
     pub what: &'static str,
 }
 
-/// What is the same for all processes, and changes at most when bodies are sorted anew.
+/// The state that is the same in all processes. It changes only when bodies are sorted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Common {
-    /// The box in which keys were made: middle and side, in the user's unit.
+    /// The centre and side of the box in which keys were made, in the user's unit.
     pub centre: [f64; 3],
     pub side: f64,
-    /// What a mass of 1 in sums stands for in the user's unit.
+    /// The mass that is 1 in sums, in the user's unit.
     pub mass_unit: f64,
-    /// All bodies.
+    /// The number of all bodies.
     pub bodies: u64,
-    /// See [`Bodies::second`].
+    /// The second group of bodies: see [`Bodies::second`].
     pub second: u64,
     /// All blocks.
     pub infos: Vec<BlockInfo>,
-    /// The step in which bodies are sorted next.
+    /// The step of the next sort.
     #[serde(default)]
     pub sorted_again: u64,
 }
 
-/// What rank 0 keeps for those who watch.
+/// The data of rank 0 for the run's output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ObserverState {
     pub first: InitialQuantities,
@@ -59,37 +61,37 @@ pub(crate) struct ObserverState {
     pub camera: Camera,
 }
 
-/// Sums over bodies, for a report that is still open.
+/// Sums over bodies, for a report that is not complete.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Summed {
     pub step: u64,
     pub sums: Vec<ExactSum>,
-    /// They are of all bodies, and not of the own that rank 0 was told of.
+    /// Whether they are over all bodies, and not those of the own domain.
     pub is_all: bool,
 }
 
 /// Bodies in the order of their keys.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Domain {
-    /// Key when bodies were last sorted, and number among all bodies.
+    /// The key at the last sort, and the number among all bodies.
     pub keys: Vec<(u64, u32)>,
     pub position: Vec<[f64; 3]>,
     pub velocity: Vec<[f64; 3]>,
     pub acceleration: Vec<[f64; 3]>,
     pub mass: Vec<f64>,
-    /// What the forces on each cost, about.
+    /// The approximate cost of the forces on each.
     pub cost: Vec<f32>,
 }
 
 /// Key and number of a body that another process holds now. It is sorted after all others.
 const MOVED: (u64, u32) = ((1 << (3 * LEVELS)) - 1, u32::MAX);
 
-/// Bytes of a body: number, cost, place, velocity and mass.
+/// The length of a body in bytes: number, cost, place, velocity and mass.
 const BODY: usize = 4 + 4 + 7 * 8;
-/// On the wire between a drift and the next forces: its key follows from its place, and what accelerated it, which came out in single
-/// precision, still says where it will be.
+/// Its length between a drift and the next forces. Its key follows from its place. Its
+/// acceleration, which has single precision, predicts its next place.
 const DRIFTED: usize = BODY + 3 * 4;
-/// At other times.
+/// Its length at other times.
 const ROW: usize = BODY + 8 + 3 * 8;
 
 impl Domain {
@@ -176,10 +178,10 @@ impl Domain {
         put_words(places.chain([self.mass[i]]).map(f64::to_le_bytes), rest);
     }
 
-    /// Adds the bodies that were written.
+    /// Appends the bodies that [`Domain::write`] encoded.
     ///
     /// # Errors
-    /// If these are no whole bodies.
+    /// The bytes are not those of whole bodies.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<(), Unsound> {
         self.read_rows(bytes, ROW, |row, _| {
             let [key, acceleration @ ..] = numbers::<4>(&row[BODY..]).map(f64::to_bits);
@@ -187,10 +189,10 @@ impl Domain {
         })
     }
 
-    /// Adds bodies that were written by [`Domain::write_drifted`]; `key` is that of a place.
+    /// Appends bodies that [`Domain::write_drifted`] encoded; `key` returns that of a place.
     ///
     /// # Errors
-    /// If these are no whole bodies.
+    /// The bytes are not those of whole bodies.
     pub(crate) fn read_drifted(
         &mut self,
         bytes: &[u8],
@@ -292,24 +294,25 @@ fn numbers<const N: usize>(row: &[u8]) -> [f64; N] {
     all
 }
 
-/// What a process holds.
+/// The state of a process.
 #[derive(Debug)]
 pub struct State {
     pub(crate) common: Common,
-    /// At rank 0.
-    pub(crate) told: Option<ObserverState>,
-    /// Where each process's blocks begin.
+    /// The data for the output, at rank 0.
+    pub(crate) observer: Option<ObserverState>,
+    /// The first block of each process.
     pub(crate) cuts: Vec<u32>,
     pub(crate) domain: Domain,
-    /// The sums of own blocks that were foretold for the next step, if they were: see [`crate::domains::near`].
+    /// The predicted sums of own blocks for the next step, if there are any: see
+    /// [`super::essential_tree`].
     pub(crate) predicted: Vec<f32>,
-    /// Of the report of the last step.
+    /// The sums for the report of the last step.
     pub(crate) summed: Option<Summed>,
-    /// What is near; absent until it is first needed.
+    /// The locally essential tree, once it is needed.
     pub(crate) essential: Option<LocallyEssentialTree>,
-    /// What was near before bodies were sorted, until it is needed.
+    /// The former exports and imports after a sort, until they are needed.
     pub(crate) before: PreviousViews,
-    /// Of all blocks, where they are and how far they look, if bodies were just sorted; until it is needed.
+    /// All blocks as subscribers after a sort, until they are needed.
     pub(crate) subscribers: Vec<Subscriber>,
 }
 
@@ -317,26 +320,26 @@ pub struct State {
 #[derive(Serialize, Deserialize)]
 struct Piece {
     common: Option<Common>,
-    told: Option<ObserverState>,
+    observer: Option<ObserverState>,
     rows: ByteBuf,
     predicted: Vec<f32>,
     summed: Option<Summed>,
 }
 
 impl State {
-    /// With nothing near; what was foretold and what was summed up are from the step before.
+    /// A state without a tree; predicted sums and report sums are those of the step before.
     pub(crate) fn new(
         common: Common,
-        told: Option<ObserverState>,
+        observer: Option<ObserverState>,
         cuts: Vec<u32>,
         domain: Domain,
         (predicted, summed): (Vec<f32>, Option<Summed>),
     ) -> Self {
         let (essential, before, subscribers) = (None, PreviousViews::default(), Vec::new());
-        Self { common, told, cuts, domain, predicted, summed, essential, before, subscribers }
+        Self { common, observer, cuts, domain, predicted, summed, essential, before, subscribers }
     }
 
-    /// What a process of another layout needs of this one's.
+    /// The piece of this state for a process of another layout.
     pub(crate) fn give(
         &self,
         (from, rank): (&Layout, u32),
@@ -356,20 +359,20 @@ impl State {
         } else {
             (0..0, Vec::new())
         };
-        // What all know comes from one.
+        // Rank 0 sends the common state.
         let common = (rank == 0).then(|| self.common.clone());
-        let told = if rank == 0 && other == 0 { self.told.clone() } else { None };
+        let observer = if rank == 0 && other == 0 { self.observer.clone() } else { None };
         let rows = ByteBuf::from(self.domain.write(bodies));
         let summed = self.summed.clone().filter(|_| other == 0);
         if common.is_none() && rows.is_empty() && summed.is_none() {
             return Ok(Bytes::new());
         }
-        Ok(wire::encode_payload(&Piece { common, told, rows, predicted, summed })?)
+        Ok(wire::encode_payload(&Piece { common, observer, rows, predicted, summed })?)
     }
 
-    /// The state of a process, from what all of another layout gave it.
+    /// The state of a process, from the pieces of all processes of another layout.
     pub(crate) fn take(pieces: &[Bytes], from: &Layout, to: &Layout) -> Result<Self, Stop> {
-        let (mut common, mut told, mut domain) = (None, None, Domain::default());
+        let (mut common, mut observer, mut domain) = (None, None, Domain::default());
         let (mut predicted, mut summed) = (Vec::new(), None::<Summed>);
         for &rank in from.ranks() {
             let Some(piece) = pieces.get(rank as usize).filter(|piece| !piece.is_empty()) else {
@@ -377,7 +380,7 @@ impl State {
             };
             let piece: Piece = wire::decode_payload(piece)?;
             common = common.or(piece.common);
-            told = told.or(piece.told);
+            observer = observer.or(piece.observer);
             domain.read(&piece.rows)?;
             predicted.extend(piece.predicted);
             if let Some(of_one) = piece.summed {
@@ -391,10 +394,10 @@ impl State {
         }
         let common = common.ok_or_else(|| Stop::fail("pieces of a state have no head"))?;
         let cuts = to.cuts(&common.infos);
-        Ok(Self::new(common, told, cuts, domain, (predicted, summed)))
+        Ok(Self::new(common, observer, cuts, domain, (predicted, summed)))
     }
 
-    /// The sums of the blocks of this place along the curve that were foretold for the step that begins, if they were.
+    /// Takes the predicted sums of the blocks of this place along the curve, if there are any.
     pub(crate) fn take_predicted(
         &mut self,
         slot: usize,
@@ -408,7 +411,7 @@ impl State {
         sums.map(Some).ok_or(Unsound { what: "sums of blocks" })
     }
 
-    /// Blocks of this place along the curve, the bodies of each among those of the domain.
+    /// The bodies of each block of this place along the curve, by index in the domain.
     pub(crate) fn blocks(&self, slot: usize) -> Vec<Range<usize>> {
         let mut first = 0;
         let infos = &self.common.infos[of_slot(&self.cuts, slot)];
@@ -455,25 +458,25 @@ impl State {
     }
 }
 
-/// For saving, the state of the only process.
+/// Saves the state of the only process.
 impl Serialize for State {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let rows = ByteBuf::from(self.domain.write(0..self.domain.len()));
-        let (common, told) = (Some(self.common.clone()), self.told.clone());
+        let (common, observer) = (Some(self.common.clone()), self.observer.clone());
         let (predicted, summed) = (self.predicted.clone(), self.summed.clone());
-        Piece { common, told, rows, predicted, summed }.serialize(to)
+        Piece { common, observer, rows, predicted, summed }.serialize(to)
     }
 }
 
 impl<'de> Deserialize<'de> for State {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         use serde::de::Error;
-        let Piece { common, told, rows, predicted, summed } = Piece::deserialize(from)?;
+        let Piece { common, observer, rows, predicted, summed } = Piece::deserialize(from)?;
         let common = common.ok_or_else(|| D::Error::missing_field("common"))?;
         let mut domain = Domain::default();
         domain.read(&rows).map_err(D::Error::custom)?;
         let cuts = vec![0, common.infos.len() as u32];
-        Ok(Self::new(common, told, cuts, domain, (predicted, summed)))
+        Ok(Self::new(common, observer, cuts, domain, (predicted, summed)))
     }
 }
 
@@ -485,7 +488,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// By key, those of one place by number, each with what is its own.
+        /// The order is that of keys and, at one place, of numbers. Each body keeps its data.
         #[test]
         fn bodies_are_sorted_by_key_and_number(
             keys in prop::collection::vec((0u64..40, 0u64..2), 0..300),

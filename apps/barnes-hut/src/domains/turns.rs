@@ -1,5 +1,5 @@
-//! The order in which a process computes its blocks, and the points at which it sends the results of
-//! the first ones to others.
+//! The order in which a process computes its blocks, and the points at which it sends the results
+//! of the first ones to others.
 //!
 //! Pure; depends on neither messages nor trees.
 
