@@ -368,6 +368,16 @@ impl LocallyEssentialTree {
         Ok(())
     }
 
+    /// Whether the `later` places of own bodies are predicted.
+    pub(crate) fn looks_ahead(&self) -> bool {
+        !self.later.is_empty()
+    }
+
+    /// An own root with its bodies at their later places, or at the present ones if there are none.
+    fn later_branch(&self, root: u32) -> &Branch {
+        self.later_branches.get(&root).unwrap_or(&self.branches[root as usize])
+    }
+
     /// The extent of an own block, now and at the later places of its bodies.
     fn extent(&self, block: usize) -> [[f32; 3]; 2] {
         let root = self.blocks_of.partition_point(|blocks| blocks.end <= block);
@@ -375,7 +385,8 @@ impl LocallyEssentialTree {
         let first = self.blocks[0].start;
         let bodies = self.blocks[block].start - first..self.blocks[block].end - first;
         let now = bodies.start - of_root.start..bodies.end - of_root.start;
-        let both = self.branches[root].points()[now].iter().chain(&self.later[bodies]);
+        let later = self.later.get(bodies).unwrap_or_default();
+        let both = self.branches[root].points()[now].iter().chain(later);
         around(both.map(|&[x, y, z, _]| [x, y, z]))
     }
 
@@ -734,11 +745,8 @@ impl LocallyEssentialTree {
         for group in 0..self.groups.len() {
             let slots = &self.groups[group].slots;
             let receivers_of = collect(loops, self.branches.len(), 1, |root| {
-                let (branch, later_branches) =
-                    (&self.branches[root], &self.later_branches[&(root as u32)]);
-                let sees = |slot: &usize| {
-                    branch.is_near_to(later_branches, &self.subscribers[*slot], setup)
-                };
+                let (branch, later) = (&self.branches[root], self.later_branch(root as u32));
+                let sees = |slot: &usize| branch.is_near_to(later, &self.subscribers[*slot], setup);
                 slots.iter().copied().filter(sees).collect::<BTreeSet<usize>>()
             })?;
             let seen = (0u32..).zip(receivers_of).filter(|(_, by)| !by.is_empty()).collect();
@@ -756,6 +764,9 @@ impl LocallyEssentialTree {
     ) -> Result<(), L::Stop> {
         let roots: Vec<u32> =
             roots.into_iter().filter(|root| !self.later_branches.contains_key(root)).collect();
+        if !self.looks_ahead() {
+            return Ok(());
+        }
         let later_branches = collect(loops, roots.len(), 1, |at| {
             let root = roots[at];
             let mut later_branches = self.branches[root as usize].clone();
@@ -792,7 +803,7 @@ impl LocallyEssentialTree {
                 write_takers(slots, &by, &mut bytes);
             }
             let view = self.before.with_sent(group, &by, self.bodies_of(*root), |known| {
-                branch.view(&self.later_branches[root], &subscribers, known, setup, &mut bytes)
+                branch.view(self.later_branch(*root), &subscribers, known, setup, &mut bytes)
             });
             let mut view = view?;
             branch.encode(&mut view, setup, &mut bytes);

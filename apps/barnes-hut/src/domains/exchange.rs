@@ -41,8 +41,10 @@ impl Domains {
         let is_sorted = essential.is_sorted();
         if is_sorted {
             self.look_ahead(essential, state, at)?;
-            // To sum them up at their later places.
-            self.model(at.comm, |costs| costs.body * points.len() as f64)?;
+            if essential.looks_ahead() {
+                // To sum them up at their later places.
+                self.model(at.comm, |costs| costs.body * points.len() as f64)?;
+            }
             for message in essential.export_sorted(&at.clock, &setup)? {
                 self.multicast(essential, EXPORT, message, at)?;
             }
@@ -93,7 +95,7 @@ impl Domains {
         Ok(late)
     }
 
-    /// Predicts the places of own bodies before they are sorted again, once in a step.
+    /// Predicts the last places of own bodies before they are sorted again, once in a step.
     pub(super) fn look_ahead(
         &self,
         essential: &mut LocallyEssentialTree,
@@ -101,6 +103,9 @@ impl Domains {
         at: &StepContext<'_, '_>,
     ) -> Result<(), Stop> {
         let (units, ahead) = (Units::of(common), ahead(&self.job, common, at.step));
+        if ahead == 0.0 {
+            return Ok(());
+        }
         essential.look_ahead(&at.clock, |i| {
             units.inside(&drifted(&domain.position[i], &domain.velocity[i], ahead))
         })

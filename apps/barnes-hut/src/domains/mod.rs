@@ -353,10 +353,11 @@ impl Program for Domains {
     }
 }
 
-/// The time after this step in which cells keep their bodies, up to the greatest foresight.
+/// The time after this step in which cells keep their bodies, up to the greatest foresight; 0 if
+/// bodies are sorted in the next step.
 fn ahead(job: &BarnesHut, common: &Common, step: u64) -> f64 {
-    let steps = common.sorted_again.saturating_sub(step).clamp(1, FORESIGHT);
-    job.time_step() * steps as f64
+    let last = common.sorted_again.saturating_sub(1).min(job.steps);
+    job.time_step() * last.saturating_sub(step).min(FORESIGHT) as f64
 }
 
 /// The box and its units, which are powers of two of the user's, so that conversions are exact.

@@ -1,8 +1,10 @@
 //! The exports and imports before bodies were sorted, from which the coding of the next ones
 //! continues. This module does not send messages.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+
+use rustc_hash::FxHashMap;
 
 use crate::partial::{FormerViews, Places, Reference, RemoteBranch, Subscription};
 
@@ -16,7 +18,7 @@ pub(super) struct SentRoots {
     /// former number.
     roots: BTreeMap<u32, (BTreeSet<usize>, Places)>,
     /// The reference of each body, by its number among all bodies.
-    bodies: HashMap<u32, Reference>,
+    bodies: FxHashMap<u32, Reference>,
 }
 
 impl SentRoots {

@@ -258,7 +258,8 @@ impl Branch {
     ) -> impl Fn(&Subscriber) -> bool + use<> {
         let values = [self.cells.value(cell), later.cells.value(cell)];
         let values = values.map(|value| (value.point, value.far_with_room(setup)));
-        move |sink| values.iter().any(|(place, far)| !sink.finds_far(place, *far))
+        let count = if std::ptr::eq(self, later) { 1 } else { 2 };
+        move |sink| values[..count].iter().any(|(place, far)| !sink.finds_far(place, *far))
     }
 
     /// Whether the branch is not far from some of these sinks, now or later; if so, it has a
