@@ -75,11 +75,7 @@ pub(super) fn rekey(
     let mut domain = std::mem::take(&mut state.domain);
     if let Some(essential) = state.essential.take() {
         let own = &state.common.infos[of_slot(&state.cuts, slot)];
-        let costs = own.iter().zip(essential.costs());
-        let each = costs.flat_map(|(info, cost)| {
-            std::iter::repeat_n(cost / info.bodies.max(1) as f32, info.bodies as usize)
-        });
-        domain.cost.iter_mut().zip(each).for_each(|(of, cost)| *of = cost);
+        set_costs(clock, &mut domain.cost, own, essential.costs())?;
         // A box of another size changes all numbers.
         if side == state.common.side {
             let moved = [0, 1, 2].map(|axis| (state.common.centre[axis] - centre[axis]) / side);
@@ -106,16 +102,21 @@ pub(super) fn rekey(
     }
     let mut domain = domain.sorted(clock)?;
     let (from, to) = (borders[slot], borders[slot + 1]);
-    let mine = pieces(&domain.keys, from..to, setup, |bodies| domain.cost[bodies].iter().sum());
+    let mut mine = pieces(&domain.keys, from..to, setup);
+    let mut first = 0;
+    let bodies = mine.iter().map(|piece| {
+        first += piece.bodies as usize;
+        first - piece.bodies as usize..first
+    });
+    let bodies: Vec<_> = bodies.collect();
+    clock.parallel_chunks(&mut mine, PIECES_PER_PIECE, |first, pieces| {
+        for (piece, bodies) in pieces.iter_mut().zip(&bodies[first..]) {
+            piece.cost = domain.cost[bodies.clone()].iter().sum();
+        }
+    })?;
     let mut subscribers = Vec::new();
     if layout.len() > 1 {
         let inside = |place: &[f64; 3]| inside(place, centre, side);
-        let mut first = 0;
-        let bodies = mine.iter().map(|piece| {
-            first += piece.bodies as usize;
-            first - piece.bodies as usize..first
-        });
-        let bodies: Vec<_> = bodies.collect();
         let each = clock.parallel_map(0..bodies.len(), PIECES_PER_PIECE, |pieces| {
             let mut some = Vec::new();
             for bodies in &bodies[pieces] {
@@ -145,27 +146,31 @@ pub(super) fn rekey(
     let kept: Vec<u32> = borders.iter().map(kept).collect();
     let clusters = layout.clusters(comm.ranks_by_cluster());
     state.cuts = layout.cuts_about(&kept, infos, &clusters);
-    // The next process of each body, by its piece.
-    let mut to = Vec::with_capacity(domain.len());
-    let (mut comes_from, mut block) = (BTreeSet::new(), 0);
-    for (piece, (info, &had)) in all.iter().zip(&had).enumerate() {
-        block += usize::from(blocks[block].end <= piece);
-        let holder = slot_with(&state.cuts, block);
-        if had == slot {
-            to.extend(std::iter::repeat_n(holder, info.bodies as usize));
-        } else if holder == slot {
-            comes_from.insert(had);
+    if layout.len() > 1 {
+        // The next process of each body, by its piece.
+        let mut to = Vec::with_capacity(domain.len());
+        let (mut comes_from, mut block) = (BTreeSet::new(), 0);
+        for (piece, (info, &had)) in all.iter().zip(&had).enumerate() {
+            block += usize::from(blocks[block].end <= piece);
+            let holder = slot_with(&state.cuts, block);
+            if had == slot {
+                to.extend(std::iter::repeat_n(holder, info.bodies as usize));
+            } else if holder == slot {
+                comes_from.insert(had);
+            }
         }
+        // All processes know which of them send bodies: mostly few.
+        let parts = domain.part(clock, pull, (slot, layout.len()), |i, _| to[i])?;
+        let parts = parts.into_iter().zip(layout.ranks());
+        for (part, rank) in parts.filter(|(part, _)| !part.is_empty()) {
+            comm.send(*rank, MOVED, part)?;
+        }
+        for other in comes_from {
+            domain.read_drifted(&comm.receive(layout.ranks()[other], MOVED)?, pull, key)?;
+        }
+        domain = domain.sorted(clock)?;
     }
-    // All processes know which of them send bodies: mostly few.
-    let parts = domain.part(clock, pull, (slot, layout.len()), |i, _| to[i])?;
-    for (part, rank) in parts.into_iter().zip(layout.ranks()).filter(|(part, _)| !part.is_empty()) {
-        comm.send(*rank, MOVED, part)?;
-    }
-    for other in comes_from {
-        domain.read_drifted(&comm.receive(layout.ranks()[other], MOVED)?, pull, key)?;
-    }
-    state.domain = domain.sorted(clock)?;
+    state.domain = domain;
     let due = bodies_of(&state.common.infos[of_slot(&state.cuts, slot)]);
     if due != state.domain.len() {
         return Err(Stop::fail(format_args!(
@@ -175,6 +180,24 @@ pub(super) fn rekey(
         )));
     }
     Ok(())
+}
+
+/// Sets the cost of each body to its part of the cost of its block.
+fn set_costs<L: ParallelLoops>(
+    loops: &L,
+    bodies: &mut [f32],
+    blocks: &[BlockInfo],
+    costs: &[f32],
+) -> Result<(), L::Stop> {
+    let mut rest = bodies;
+    let mut each = Vec::with_capacity(blocks.len());
+    for (info, cost) in blocks.iter().zip(costs) {
+        let own = rest.split_off_mut(..(info.bodies as usize).min(rest.len())).unwrap_or_default();
+        each.push((own, cost / info.bodies.max(1) as f32));
+    }
+    loops.parallel_chunks(&mut each, PIECES_PER_PIECE, |_, blocks| {
+        blocks.iter_mut().for_each(|(bodies, cost)| bodies.fill(*cost));
+    })
 }
 
 /// The extent of these bodies inside the box, now and after the time `ahead`, and their approximate

@@ -268,13 +268,17 @@ impl Domain {
         let codes = collect(loops, count, BODIES_PER_PIECE, |at| keys[at].0)?;
         let mut scratch = SortScratch::default();
         let Sorted { mut order, prefixes } = sort(loops, &codes, &mut scratch)?;
-        let mut rest = &mut order[..];
-        for same in prefixes.chunk_by(|a, b| a == b) {
-            let (order, others) = std::mem::take(&mut rest).split_at_mut(same.len());
-            if same.len() > 1 {
+        let ends = count.saturating_sub(1);
+        let has_same = loops.parallel_map(0..ends, BODIES_PER_PIECE, |piece| {
+            prefixes[piece.start..piece.end + 1].windows(2).any(|pair| pair[0] == pair[1])
+        })?;
+        if has_same.contains(&true) {
+            let mut rest = &mut order[..];
+            for same in prefixes.chunk_by(|a, b| a == b) {
+                let (order, others) = std::mem::take(&mut rest).split_at_mut(same.len());
                 order.sort_unstable_by_key(|&i| keys[i as usize].1);
+                rest = others;
             }
-            rest = others;
         }
         self.picked(loops, &order[..count - moved])
     }

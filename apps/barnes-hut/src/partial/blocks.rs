@@ -34,19 +34,16 @@ pub(crate) fn most_bodies(group: u32) -> usize {
 
 /// The blocks of all keys, which are sorted, with this cost of each body.
 pub(crate) fn blocks(keys: &[(u64, u32)], setup: &Setup, cost: f32) -> Vec<BlockInfo> {
-    pieces(keys, 0..1 << (3 * LEVELS), setup, |bodies| cost * bodies.len() as f32)
+    let mut blocks = pieces(keys, 0..1 << (3 * LEVELS), setup);
+    blocks.iter_mut().for_each(|block| block.cost = cost * block.bodies as f32);
+    blocks
 }
 
 /// The largest cubes within a range of keys that have at most the bodies of a block, for sorted
-/// keys in that range.
+/// keys in that range. Their costs are 0.
 ///
 /// If other nodes have the neighbouring keys, several of these, with theirs, may form one block.
-pub(crate) fn pieces(
-    keys: &[(u64, u32)],
-    within: Range<u64>,
-    setup: &Setup,
-    mut cost: impl FnMut(Range<usize>) -> f32,
-) -> Vec<BlockInfo> {
+pub(crate) fn pieces(keys: &[(u64, u32)], within: Range<u64>, setup: &Setup) -> Vec<BlockInfo> {
     let most = most_bodies(setup.group);
     let mut pieces = Vec::new();
     // The last is processed next, so that pieces come out in order.
@@ -63,7 +60,7 @@ pub(crate) fn pieces(
         let inside = start >= within.start && start + ((1 << shift) - 1) < within.end;
         // The finest cubes are not cut: each owner of a part reports it, and the parts are merged.
         if level == LEVELS || inside && bodies.len() <= most {
-            pieces.push(BlockInfo { first, last, bodies: bodies.len() as u32, cost: cost(bodies) });
+            pieces.push(BlockInfo { first, last, bodies: bodies.len() as u32, cost: 0.0 });
             continue;
         }
         let children = octants(bodies, level, |i| keys[i].0);

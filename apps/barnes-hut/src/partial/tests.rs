@@ -276,8 +276,8 @@ proptest! {
         for range in cuts.windows(2) {
             let [from, to] =
                 [range[0], range[1]].map(|cut| keys.partition_point(|key| key.0 < cut));
-            let cost = |bodies: Range<usize>| bodies.len() as f32;
-            all.extend(pieces(&keys[from..to], range[0]..range[1], &setup, cost));
+            let pieces = pieces(&keys[from..to], range[0]..range[1], &setup);
+            all.extend(pieces.into_iter().map(|piece| BlockInfo { cost: piece.bodies as f32, ..piece }));
         }
         let merged: Vec<BlockInfo> =
             merged(&all, &setup).into_iter().map(|some| joined(&all[some])).collect();
