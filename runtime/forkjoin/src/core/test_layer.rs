@@ -69,6 +69,10 @@ unsafe impl ComputeThread for Worker {
         parent.tree().abandoned.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
     }
 
+    fn is_brief(&self, about: &&'static str) -> bool {
+        *about == Brief::ABOUT
+    }
+
     fn run_work(&self, root: Root) {
         root(self);
     }
@@ -108,6 +112,37 @@ impl Fork<Worker> for Call {
 
     fn decode(delivery: Result<u64, &'static str>, _: &Worker) -> Result<Box<u64>, &'static str> {
         delivery.map(Box::new)
+    }
+}
+
+/// A task that a waiting thread may run.
+pub(super) struct Brief(pub(super) Call);
+
+impl Brief {
+    const ABOUT: &'static str = "brief";
+}
+
+impl Fork<Worker> for Brief {
+    type Output = Box<u64>;
+    const ABOUT: &'static &'static str = &Brief::ABOUT;
+
+    fn run(self, context: &Context<'_>) -> Result<Box<u64>, &'static str> {
+        self.0.run(context)
+    }
+
+    fn run_taken(self, context: &Context<'_>) -> Result<Box<u64>, &'static str> {
+        self.0.run(context)
+    }
+
+    fn encode(&self, place: Place<'_, Worker>) -> u64 {
+        self.0.encode(place)
+    }
+
+    fn decode(
+        delivery: Result<u64, &'static str>,
+        worker: &Worker,
+    ) -> Result<Box<u64>, &'static str> {
+        Call::decode(delivery, worker)
     }
 }
 

@@ -1,13 +1,14 @@
 //! Joins, spawned children and leases on real threads. Also for Miri, with smaller counts.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use super::layer::ComputeThread;
 use super::leases::LeaseKey;
 use super::pool::{Offer, PoolCore};
-use super::test_layer::{Context, Tree, Worker, pool, task};
-use super::thread::{run_thread, run_top};
+use super::test_layer::{Brief, Context, Tree, Worker, pool, task};
+use super::thread::{ThreadCore, run_thread, run_top};
 use crate::seam::{RealSeam, Seam};
 
 const STACK_BYTES: usize = 1 << 20;
@@ -176,6 +177,57 @@ fn a_spawned_child_that_is_leased_is_reclaimed_when_its_parent_fails() {
     });
     assert_eq!(failed, Err("failed"));
     assert_eq!(tree.abandoned.load(Ordering::SeqCst), 1);
+}
+
+static IS_HELPING: AtomicBool = AtomicBool::new(false);
+static IS_DONE: AtomicBool = AtomicBool::new(false);
+static ARRIVED: AtomicU64 = AtomicU64::new(0);
+
+/// Waits, and runs brief tasks meanwhile; returns the index of its thread.
+fn help_until_done(_: u64, cx: &Context<'_>) -> Result<u64, &'static str> {
+    IS_HELPING.store(true, Ordering::SeqCst);
+    let is_done = || IS_DONE.load(Ordering::SeqCst);
+    while !is_done() {
+        ThreadCore::help_or_sleep(cx.0.worker(), cx.0.frame(), Duration::from_secs(9), is_done);
+    }
+    Ok(u64::from(cx.0.worker().core().index()))
+}
+
+/// Waits for the other of two; returns the index of its thread.
+fn meet(_: u64, cx: &Context<'_>) -> Result<u64, &'static str> {
+    ARRIVED.fetch_add(1, Ordering::SeqCst);
+    while ARRIVED.load(Ordering::SeqCst) % 2 == 1 {
+        std::thread::yield_now();
+    }
+    Ok(u64::from(cx.0.worker().core().index()))
+}
+
+fn own_index(_: u64, cx: &Context<'_>) -> Result<u64, &'static str> {
+    Ok(u64::from(cx.0.worker().core().index()))
+}
+
+#[test]
+fn a_waiting_thread_runs_brief_tasks_alone() {
+    let root = |cx: &Context<'_>| {
+        let helper = cx.0.spawn(task(help_until_done, 0));
+        while !IS_HELPING.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        // The other thread finds these first, and must leave them to this one.
+        let others = [cx.0.spawn(task(own_index, 0)), cx.0.spawn(task(own_index, 0))];
+        for _ in 0..3 {
+            let (a, b) = cx.0.join(Brief(task(meet, 0)), Brief(task(meet, 0))).unwrap();
+            assert_ne!(a, b, "two threads run the brief tasks");
+        }
+        let own = u64::from(cx.0.worker().core().index());
+        for other in others {
+            assert_eq!(*cx.0.take::<super::test_layer::Call>(other).unwrap(), own);
+        }
+        IS_DONE.store(true, Ordering::SeqCst);
+        cx.0.worker().core().pool().wake_all();
+        *cx.0.take::<super::test_layer::Call>(helper).unwrap() != own
+    };
+    assert!(run(2, Arc::default(), root, |_| ()));
 }
 
 #[test]
