@@ -12,6 +12,7 @@ use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
 use springtide_base::processors::Processors;
 use springtide_metrics::{LatencySummary, Statistics, ThreadState};
 use springtide_remote::remote_message;
+use springtide_work::work::PhaseTimes;
 
 use crate::policy::{
     AdaptationAction, JobProgress, LinkEstimate, LoggedDecision, Mode, describe_action,
@@ -78,6 +79,8 @@ pub struct JobSnapshot {
     pub reasons: Vec<String>,
     /// Estimates of the links between its clusters.
     pub links: Vec<LinkEstimate>,
+    /// Times of the phases of all iterations on the root's node, if the job measures them.
+    pub phases: PhaseTimes,
 }
 
 /// A cluster's part in a job.

@@ -99,10 +99,10 @@ impl Handler<InspectJob> for Coordinator {
             return MessageResult(None);
         }
         let settings = &self.spec.params.settings;
-        let (progress, reached, iteration_s) = {
+        let (progress, reached, iteration_s, phases) = {
             let root = self.root_progress.lock().unwrap_or_else(PoisonError::into_inner);
             let progress = root.progress.map(|progress| (progress, root.unit.clone()));
-            (progress, root.reached, root.iteration_s)
+            (progress, root.reached, root.iteration_s, root.phases.clone())
         };
         MessageResult(Some(JobSnapshot {
             epoch: self.view.epoch,
@@ -120,6 +120,7 @@ impl Handler<InspectJob> for Coordinator {
             decisions: self.decision_history.decisions.clone(),
             reasons: self.decision_history.last.clone(),
             links: self.links(),
+            phases,
         }))
     }
 }

@@ -162,6 +162,8 @@ struct RootReportState {
     unit: String,
     /// Duration of the last iteration, in seconds.
     iteration_s: f64,
+    /// Times of the phases of all iterations.
+    phases: PhaseTimes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

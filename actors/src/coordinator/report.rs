@@ -87,6 +87,7 @@ pub(super) async fn read_reports(
             }
             ProgressReport::Phases(times) => {
                 phases.add(&times);
+                progress().phases.clone_from(&phases);
                 of_iteration = Some(times);
                 continue;
             }

@@ -13,6 +13,7 @@ use springtide_actors::scheduler::{GridSlots, GridStatus, JobState, JobStatus, N
 use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId};
 use springtide_runtime::meter::{LatencySummary, Statistics, hundredths};
+use springtide_runtime::work::PhaseTime;
 
 use crate::changes::{ChangeSubject, changes_between};
 use crate::reserved;
@@ -477,6 +478,9 @@ impl DashboardModel {
             let rtt = link.rtt_s.map(|s| (s * 1e4).round() / 10.0);
             json!([link.a, link.b, rtt, link.bandwidth.map(f64::round)])
         });
+        let phases = look.phases.0.iter().map(|PhaseTime { name, wall_s, cpu_s, serial_s }| {
+            json!([name, thousandth(*wall_s), cpu_s.map(thousandth), thousandth(*serial_s)])
+        });
         let more = json!({
             "root": look.root,
             "epoch": look.epoch,
@@ -490,6 +494,7 @@ impl DashboardModel {
             "clusters": clusters,
             "steals": steals,
             "lat": latencies,
+            "phases": phases.collect::<Vec<_>>(),
             "links": links.collect::<Vec<_>>(),
             "thought": look.reasons.iter().take(6).cloned().map(cut).collect::<Vec<_>>(),
         });

@@ -13,6 +13,7 @@ use springtide_actors::policy::JobProgress;
 use springtide_actors::scheduler::{JobState, JobStatus, NodeState, NodeStatus, SiteStatus};
 use springtide_runtime::event::{Event, WorkerSample};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId};
+use springtide_runtime::work::PhaseTimes;
 
 use crate::model::{DashboardModel, GridSnapshot};
 use crate::runlog::{RunLog, TimedDecision};
@@ -152,8 +153,9 @@ impl<'a> ReplayState<'a> {
                 self.look.latencies.extend(latencies.iter().map(|(name, l)| (name.clone(), *l)));
             }
             Event::Workers { cluster, workers, .. } => self.rows(at, cluster, workers),
-            Event::IterationDone { iteration, wall_us, .. } => {
+            Event::IterationDone { iteration, wall_us, detail, .. } => {
                 self.look.iterations = (iteration + 1, *wall_us as f64 / 1e6);
+                self.look.phases.add(&PhaseTimes::from_json(detail));
             }
             Event::TaskStolen { from, to, .. } => {
                 let homes = &self.run_log.homes;

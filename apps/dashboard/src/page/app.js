@@ -75,6 +75,7 @@ function draw() {
   if (state.dirty) { logs(); state.dirty = false; }
   matrix(job);
   latencies(job);
+  phases(job);
   jobs(tick);
   slots(tick.slots);
   drawer(tick);
@@ -331,6 +332,20 @@ function latencies(job) {
   rows($("latencies"), ["", "p50", "p90", "p99", "most", "count"], told.map(([name, l]) => [titles[name] ?? name, micros(l[1]), micros(l[2]), micros(l[3]), micros(l[4]), count(l[0])]));
   const empty = job?.period ? `Latencies come every tenth period: the first after ${time(10 * job.period)} of the job.` : "Latencies come while a job with periods runs.";
   text($("h-lat").querySelector("small"), told.length ? "since the job's start" : empty);
+}
+
+function phases(job) {
+  const all = job?.phases ?? [];
+  const steps = Math.max(1, job?.iter?.[0] ?? 1);
+  const sum = (of) => all.reduce((s, phase) => s + of(phase), 0);
+  const wall = sum((phase) => phase[1]);
+  $("phases").hidden = !(wall > 0);
+  if (!(wall > 0)) return;
+  const percent = (part, whole) => (whole > 0 ? `${(100 * part / whole).toFixed(1)} %` : "–");
+  const processors = (cpu, s) => (cpu == null || !(s > 0) ? "–" : (cpu / s).toFixed(1));
+  const row = ([name, s, cpu, serial]) => [name, micros(1e6 * s / steps), percent(s, wall), processors(cpu, s), percent(serial, s)];
+  rows($("phase-table"), ["", "mean", "share", "processors", "on one thread"], all.map(row));
+  text($("h-phases").querySelector("small"), `on the root's node; ${percent(sum((phase) => phase[3]), wall)} ran on one thread`);
 }
 
 function jobs(tick) {

@@ -55,6 +55,17 @@ impl PhaseTimes {
         all.into()
     }
 
+    /// The times of an object that [`to_json`](Self::to_json) made; entries of another form are left
+    /// out.
+    pub fn from_json(object: &serde_json::Value) -> Self {
+        let phase = |(name, times): (&String, &serde_json::Value)| {
+            let seconds = |key: &str| times[key].as_f64();
+            let (wall_s, serial_s) = (seconds("wall_s")?, seconds("serial_s")?);
+            Some(PhaseTime { name: name.clone(), wall_s, cpu_s: seconds("cpu_s"), serial_s })
+        };
+        Self(object.as_object().into_iter().flatten().filter_map(phase).collect())
+    }
+
     /// Whether there are no phases.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -164,6 +175,9 @@ mod tests {
         times.add(&step);
         times.add(&step);
         times.add(&PhaseTimes(vec![phase("sort", [2.0, 2.0, 0.0])]));
+        let mut read = PhaseTimes::from_json(&times.to_json());
+        read.0.sort_by(|a, b| b.name.cmp(&a.name));
+        assert_eq!(read, times);
         assert_eq!(times.serial_share(), 0.2);
         assert_eq!(
             times.to_json(),
