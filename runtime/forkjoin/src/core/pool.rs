@@ -253,7 +253,9 @@ impl<W: ComputeThread> PoolCore<W> {
     /// Requests that one [`PoolCore::notify`] returns true when there is work for thieves outside
     /// the pool. Returns true, without a later notice, if there is some already.
     pub fn request_surplus_notice(&self) -> bool {
-        self.sleep.request_remote_notice(|| self.threads.iter().any(|t| !t.deque.looks_empty()))
+        self.sleep.request_remote_notice(|| {
+            self.threads.iter().any(|t| !t.deque.looks_empty()) || self.returned() > 0
+        })
     }
 
     /// Wakes `owner` after the state of one of its slots became final, or another condition of its
@@ -269,9 +271,17 @@ impl<W: ComputeThread> PoolCore<W> {
         self.sleep.wake_all();
     }
 
-    /// The approximate number of tasks in deques.
+    /// The approximate number of tasks that no thread runs: those in deques, and those that were
+    /// returned to the pool.
     pub fn approximate_len(&self) -> usize {
-        self.threads.iter().map(|t| t.deque.approximate_len()).sum()
+        let in_deques: usize = self.threads.iter().map(|t| t.deque.approximate_len()).sum();
+        in_deques + self.returned()
+    }
+
+    /// The number of tasks that were returned to the pool.
+    fn returned(&self) -> usize {
+        let is_slot = |work: &&Injected<W>| matches!(work, Injected::Slot(_));
+        lock(&self.injector).iter().filter(is_slot).count()
     }
 
     /// The number of threads that look for work of any kind.
