@@ -13,13 +13,13 @@ use springtide_actors::scheduler::manager::{JobRequirements, Kind};
 use springtide_actors::scheduler::{GetStatus, NodeState};
 use springtide_malleable::{Ft, Nbody};
 use springtide_runtime::malleable::{
-    Malleable, Need as Nodes, Observation, ProcessInfo, Program, Strategy,
+    Malleable, Need as Nodes, Observation, Placement, ProcessInfo, Program, Strategy,
 };
 use springtide_runtime::processors::Processors;
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{
-    Context, Job, Outcome, PoolConfig, Registry, Stop, encode_job, solo,
+    Context, Job, Outcome, ParallelLoops, PoolConfig, Registry, Stop, encode_job, solo,
 };
 use springtide_simulator::{CompletedRun, SimulatedGrid, simulate};
 use springtide_tests::number;
@@ -43,6 +43,7 @@ pub(crate) struct Slow<P: Program> {
     /// Whether each process sends a message in its third step.
     sends_messages: bool,
     action: Option<Action>,
+    placement: Placement,
 }
 
 /// Additional actions of processes.
@@ -89,6 +90,10 @@ impl<P: Share> Program for Slow<P> {
         self.program.is_checkpointed()
     }
 
+    fn placement(&self) -> Placement {
+        self.placement
+    }
+
     fn layout(&self, processes: &[ProcessInfo], now: Option<&P::Layout>) -> P::Layout {
         self.program.layout(processes, now)
     }
@@ -125,6 +130,10 @@ impl<P: Share> Program for Slow<P> {
     ) -> Result<(), Stop> {
         let share = self.program.share(layout, comm.rank());
         comm.spend_modelled_time(Duration::from_micros((self.step_us as f64 * share) as u64))?;
+        if self.placement == Placement::EachNode {
+            let pieces = comm.parallel_map(0..100, 10, |piece| piece.len())?;
+            assert_eq!(pieces, [10; 10]);
+        }
         if self.sends_messages && step == 3 {
             comm.report_text(format!("rank {} of {} is here", comm.rank(), comm.size()));
             comm.artifact(&format!("rank-{}.txt", comm.rank()), vec![7; 100])?;
@@ -214,6 +223,7 @@ fn slow<P: Share>(program: &P, step_us: u64) -> Slow<P> {
         requests_nodes: None,
         sends_messages: false,
         action: None,
+        placement: Placement::EachThread,
     }
 }
 
@@ -265,6 +275,30 @@ fn as_many_processes_as_the_program_can_use_and_one_history_a_seed() {
         (ft.hash, nbody.hash)
     };
     assert_eq!(once(1), once(1));
+}
+
+/// Only one thread of each node computes, and the others help with loops. So no work is left that
+/// other nodes do not learn of.
+#[test]
+fn a_program_has_one_process_on_each_node_if_it_wants() {
+    let script = |controls: Rc<Controls>| async move {
+        after(3).await;
+        controls.leave(&["c0-n01"]).await;
+        after(3).await;
+        controls.crash("c1-n01");
+    };
+    for (threads, seed) in [(1, 1), (2, 2), (5, 3)] {
+        let shape = VirtualGridConfig::of(&[3, 2], threads, seed);
+        let job = Slow { placement: Placement::EachNode, ..slow(&NBODY, 500_000) };
+        let (run, sizes) = scripted(&shape, job.clone(), |_| async {});
+        assert_eq!(sizes, [(5, 5)], "{:?}", run.said);
+        // Sixty steps of a fifth of half a second, and no wait of five seconds for processes.
+        let most = Duration::from_secs(9);
+        assert!(run.wall < most, "{threads} threads: {:?}", run.wall);
+        let (run, sizes) = scripted(&shape, job, script);
+        assert_eq!(sizes[..2], [(5, 5), (4, 4)], "{:?}", run.said);
+        assert_eq!(sizes.last(), Some(&(3, 3)), "{:?}", run.said);
+    }
 }
 
 /// Nodes leave in order while the program computes: their state is redistributed first, and no step

@@ -301,19 +301,28 @@ impl<W: ComputeThread> PoolCore<W> {
         self.sleep.notify_injected();
     }
 
-    /// Queues a task that this thread found and may not run. Returns true if a thief outside the
+    /// Lets this thread sleep although the injector has work that it may not start. Wakes a thread
+    /// that may, for the work may have woken this one instead. Returns true if a thief outside the
     /// pool has to be notified.
     #[must_use]
-    pub(super) fn inject_passed_over(&self, thread: u32, slot: HeldSlot<W>) -> bool {
-        self.inject(Injected::Slot(slot));
-        self.pass_over_injected(thread);
-        self.sleep.take_remote_notice()
-    }
-
-    /// Lets this thread sleep although the injector has work that it may not start.
-    pub(super) fn pass_over_injected(&self, thread: u32) {
+    pub(super) fn pass_over_injected(&self, thread: u32) -> bool {
         let injections = self.injections.load(Ordering::SeqCst);
         self.threads[thread as usize].passed_over.store(injections, Ordering::Relaxed);
+        let is_empty = lock(&self.injector).is_empty();
+        !is_empty && self.notify_of_injected(injections)
+    }
+
+    /// Notifies one sleeper, or else thieves outside the pool, of the work that the injector had
+    /// after this number of injections. Returns true for the latter.
+    ///
+    /// No sleeper that has seen it is woken: else two threads would wake each other for ever for
+    /// work that neither may start.
+    #[must_use]
+    fn notify_of_injected(&self, injections: u64) -> bool {
+        self.sleep.notify_if_wanted(|thread| {
+            let thread = &self.threads[thread as usize];
+            thread.passed_over.load(Ordering::Relaxed) == injections
+        })
     }
 
     /// Queues work that starts only on an empty stack. Above another task it could wait for results
@@ -361,13 +370,7 @@ impl<W: ComputeThread> PoolCore<W> {
         // are woken.
         let back = !not_now.is_empty();
         lock(&self.injector).extend(not_now);
-        // No sleeper that has seen them is woken: else two threads would wake each other forever
-        // for work that neither may start.
-        let seen = |thread: u32| {
-            let thread = &self.threads[thread as usize];
-            thread.passed_over.load(Ordering::Relaxed) == injections
-        };
-        if back && self.sleep.notify_if_wanted(seen) {
+        if back && self.notify_of_injected(injections) {
             worker.surplus();
         }
         taken

@@ -183,18 +183,6 @@ impl Sleep {
         there
     }
 
-    /// Whether thieves outside the pool wait for work; they then wait no more.
-    pub(crate) fn take_remote_notice(&self) -> bool {
-        fence(Ordering::SeqCst);
-        if !self.is_wanted() {
-            return false;
-        }
-        let mut sleepers = lock(&self.sleepers);
-        let remote = std::mem::take(&mut sleepers.remote);
-        self.clear_wanted(&sleepers);
-        remote
-    }
-
     /// Wakes a thread after the state of one of its slots became final, if it sleeps.
     pub(crate) fn wake(&self, thread: u32) {
         // Between the caller's store of the state and this read: pairs with the fence in `sleep`.

@@ -196,11 +196,13 @@ impl<W: ComputeThread> ThreadCore<W> {
         ready: impl Fn() -> bool,
     ) {
         let core = worker.core();
-        core.pool.pass_over_injected(core.index);
         if let Some(slot) = steal_brief(worker) {
             worker.switch(Activity::Working);
             worker.run_above(waiting, || execute_above(worker, waiting, FoundWork::Slot(slot)));
             return;
+        }
+        if core.pool.pass_over_injected(core.index) {
+            worker.surplus();
         }
         let delay = core.pool.sleep(core.index, Some(timeout), true, ready);
         delay.into_iter().for_each(|delay| worker.woke(delay));
@@ -482,9 +484,7 @@ fn steal_brief<W: ComputeThread>(worker: &W) -> Option<NonNull<SlotHeader<W>>> {
         if worker.is_brief(held.about()) {
             return Some(slot);
         }
-        if pool.inject_passed_over(worker.core().index, held) {
-            worker.surplus();
-        }
+        pool.inject(Injected::Slot(held));
     }
     None
 }
