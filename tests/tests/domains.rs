@@ -74,13 +74,13 @@ fn domains_move_with_their_processes() {
         controls.declare_lost(&["c1-n01"]);
     };
     for (seed, order) in [(1, CellExpansion::Mono), (2, CellExpansion::Quad)] {
-        let said = check(&VirtualGridConfig::of(&[2, 2], 2, seed), job(order, 90), script);
+        let said = check(&VirtualGridConfig::of(&[3, 3], 2, seed), job(order, 90), script);
         let restarted =
             said.iter().any(|text| text.starts_with("the processes restart from step "));
         assert!(restarted, "{said:?}");
-        assert!(said.iter().any(|text| text.contains(" 8 processes compute")), "{said:?}");
-        assert!(said.iter().any(|text| text.contains(" 6 processes compute")), "{said:?}");
-        assert!(said.iter().any(|text| text.contains(" 4 processes compute")), "{said:?}");
+        for processes in ["6 processes compute", "5 processes compute", "4 processes compute"] {
+            assert!(said.iter().any(|text| text.contains(processes)), "{said:?}");
+        }
     }
 }
 

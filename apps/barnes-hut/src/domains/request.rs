@@ -9,7 +9,7 @@ use crate::smooth::{put_number, take_number};
 /// A request, which all processes receive.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Request {
-    /// The requested roots.
+    /// The roots that the process requests.
     pub roots: Vec<u32>,
     /// Own blocks, by number from the first, with their extent and reach from now on.
     pub subscribers: Vec<(u32, Subscriber)>,

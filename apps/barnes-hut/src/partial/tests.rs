@@ -277,7 +277,8 @@ proptest! {
             let [from, to] =
                 [range[0], range[1]].map(|cut| keys.partition_point(|key| key.0 < cut));
             let pieces = pieces(&keys[from..to], range[0]..range[1], &setup);
-            all.extend(pieces.into_iter().map(|piece| BlockInfo { cost: piece.bodies as f32, ..piece }));
+            let costed = |piece: BlockInfo| BlockInfo { cost: piece.bodies as f32, ..piece };
+            all.extend(pieces.into_iter().map(costed));
         }
         let merged: Vec<BlockInfo> =
             merged(&all, &setup).into_iter().map(|some| joined(&all[some])).collect();

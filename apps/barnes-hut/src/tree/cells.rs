@@ -59,7 +59,7 @@ impl CellContents {
 /// Cells whose root replaces another cell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Graft<'a> {
-    /// The replaced cell.
+    /// The cell that is replaced.
     pub at: usize,
     /// The cells; index 0 is their root.
     pub cells: &'a Cells,

@@ -55,8 +55,8 @@ impl PhaseTimes {
         all.into()
     }
 
-    /// The times of an object that [`to_json`](Self::to_json) made; entries of another form are left
-    /// out.
+    /// The times of an object that [`to_json`](Self::to_json) made. Entries of another form are
+    /// left out.
     pub fn from_json(object: &serde_json::Value) -> Self {
         let phase = |(name, times): (&String, &serde_json::Value)| {
             let seconds = |key: &str| times[key].as_f64();

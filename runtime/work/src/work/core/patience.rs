@@ -1,7 +1,7 @@
 //! Waits of a compute thread for something that is no task: a message for the process that it runs.
 //!
-//! Unlike a wait for a child, the thread runs no other tasks meanwhile: these would lie on its stack
-//! and delay the message. A process without a part in the computation runs pieces of parallel
+//! Unlike a wait for a child, the thread runs no other tasks meanwhile: these would lie on its
+//! stack and delay the message. A process without a part in the computation runs pieces of parallel
 //! loops, which are brief. This module does not know what is awaited.
 
 use std::sync::{Arc, Weak};
