@@ -39,6 +39,17 @@ struct Work<'a> {
     first: Vec<FirstRoot>,
 }
 
+/// The blocks that are not computed yet.
+#[derive(Default)]
+struct OpenBlocks {
+    /// Those whose data is present.
+    ready: Vec<usize>,
+    /// Those that lack data.
+    missed: Vec<usize>,
+    /// The roots of that data.
+    wanted: BTreeSet<u32>,
+}
+
 impl Domains {
     /// The forces on the domain's bodies at their present places; returns the potential of each.
     /// Called by all at once.
@@ -123,7 +134,7 @@ impl Domains {
     ) -> Result<bool, Stop> {
         let lists = ListMaker::new(tree);
         let state = (work.common, work.domain);
-        let (ready, missed, wanted) = self.look(essential, tree, &lists, work, at)?;
+        let OpenBlocks { ready, missed, wanted } = self.look(essential, tree, &lists, work, at)?;
         let waits = essential.waits() || work.late.iter().any(|(_, tag)| *tag == EXPORT);
         // Data that is still to come in this step is not wished for.
         if !waits && at.layout.len() > 1 {
@@ -166,7 +177,7 @@ impl Domains {
         Ok(false)
     }
 
-    /// The blocks that can be computed, those that lack data, and the roots that these lack.
+    /// The blocks that are not computed yet.
     fn look(
         &self,
         essential: &LocallyEssentialTree,
@@ -174,15 +185,15 @@ impl Domains {
         lists: &ListMaker<'_>,
         work: &mut Work<'_>,
         at: &StepContext<'_, '_>,
-    ) -> Result<(Vec<usize>, Vec<usize>, BTreeSet<u32>), Stop> {
+    ) -> Result<OpenBlocks, Stop> {
         let open = (0..work.blocks.len()).filter(|block| !work.forces.is_computed(*block));
         let open: Vec<usize> = open.collect();
         if at.layout.len() == 1 {
-            return Ok((open, Vec::new(), BTreeSet::new()));
+            return Ok(OpenBlocks { ready: open, ..OpenBlocks::default() });
         }
         let bodies: Vec<_> = open.iter().map(|block| work.blocks[*block].clone()).collect();
         let looks = lists.look(&at.clock, &bodies)?;
-        let (mut ready, mut missed, mut wanted) = (Vec::new(), Vec::new(), BTreeSet::new());
+        let OpenBlocks { mut ready, mut missed, mut wanted } = OpenBlocks::default();
         let mut again = 0;
         for (block, look) in open.into_iter().zip(looks) {
             work.forces.scales[block] = look.scale;
@@ -197,7 +208,7 @@ impl Domains {
         }
         // The next look makes these entries again.
         self.model(at.comm, |costs| costs.entry * again as f64)?;
-        Ok((ready, missed, wanted))
+        Ok(OpenBlocks { ready, missed, wanted })
     }
 
     /// Computes these blocks, and sends the next places of the first roots meanwhile. Ends early,
