@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
 use springtide_base::processors::Processors;
@@ -23,6 +24,10 @@ use crate::policy::{
 pub struct InspectJob {
     /// The job to inspect.
     pub job: JobId,
+    /// Number of the picture that the sender has. The answer contains another one if there is one.
+    /// Absent: no picture is requested.
+    #[serde(default)]
+    pub picture: Option<u64>,
 }
 
 /// To a cluster's coordinator: returns the state of the workers.
@@ -81,6 +86,22 @@ pub struct JobSnapshot {
     pub links: Vec<LinkEstimate>,
     /// Times of the phases of all iterations on the root's node, if the job measures them.
     pub phases: PhaseTimes,
+    /// The latest picture, if it was requested.
+    pub picture: Option<JobPicture>,
+}
+
+/// The longest picture that a coordinator keeps for inspection, in bytes.
+pub const PICTURE_BYTES_MAX: usize = 2 << 20;
+
+/// A picture that a job has written: a file in PNG format.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobPicture {
+    /// Number of the picture, from 1.
+    pub number: u64,
+    /// Name of the file.
+    pub name: String,
+    /// Contents of the file.
+    pub bytes: Bytes,
 }
 
 /// A cluster's part in a job.

@@ -465,7 +465,7 @@ impl Forged {
         send!(AskShrink { job, cluster: cluster.clone(), count: 1, mandatory, timeout_ms, why });
         send!(BetterFree { job, offers: BTreeMap::new() });
         send!(GrowthRefused { job, reason: reason.clone(), number: 0 });
-        send!(InspectJob { job });
+        send!(InspectJob { job, picture: Some(0) });
         send!(Cancel { job, reason });
         send!(ClientMessage { job, number: 1, body: vec![0x90].into() });
         let (host, name) = (

@@ -99,10 +99,14 @@ impl Handler<InspectJob> for Coordinator {
             return MessageResult(None);
         }
         let settings = &self.spec.params.settings;
-        let (progress, reached, iteration_s, phases) = {
+        let (progress, reached, iteration_s, phases, picture) = {
             let root = self.root_progress.lock().unwrap_or_else(PoisonError::into_inner);
             let progress = root.progress.map(|progress| (progress, root.unit.clone()));
-            (progress, root.reached, root.iteration_s, root.phases.clone())
+            let picture = root
+                .picture
+                .as_ref()
+                .filter(|last| look.picture.is_some_and(|known| known != last.number));
+            (progress, root.reached, root.iteration_s, root.phases.clone(), picture.cloned())
         };
         MessageResult(Some(JobSnapshot {
             epoch: self.view.epoch,
@@ -121,6 +125,7 @@ impl Handler<InspectJob> for Coordinator {
             reasons: self.decision_history.last.clone(),
             links: self.links(),
             phases,
+            picture,
         }))
     }
 }

@@ -47,7 +47,7 @@ use springtide_protocol::job::{
     Cancel, ClientMessage, ClientMessageError, ClusterReport, JobEndNotice, JobEndReport, JobError,
     JobNote, JobReport, JobSpec, LostMember, NoteKind, RootProgress, TasksHeldAtDeath,
 };
-use springtide_protocol::look::InspectJob;
+use springtide_protocol::look::{InspectJob, JobPicture};
 use springtide_protocol::names::{CLIENT, SCHEDULER, cluster_coordinator_name, coordinator_name};
 use springtide_protocol::receivers::{Client, ClusterCoordinator, Scheduler};
 use springtide_protocol::scheduler::{
@@ -164,6 +164,8 @@ struct RootReportState {
     iteration_s: f64,
     /// Times of the phases of all iterations.
     phases: PhaseTimes,
+    /// The latest picture.
+    picture: Option<JobPicture>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

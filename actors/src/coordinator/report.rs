@@ -3,6 +3,7 @@
 //!
 //! Independent of decisions.
 
+use springtide_protocol::look::PICTURE_BYTES_MAX;
 use springtide_runtime::remote::{Receives, Refusal, Remote, RemoteError, RemoteMessage};
 use springtide_runtime::work::{PhaseTimes, ProgressReport};
 
@@ -115,7 +116,15 @@ pub(super) async fn read_reports(
                 NoteKind::Preliminary { outcome: Box::new(outcome) }
             }
             ProgressReport::ClientMessage { body } => NoteKind::Message { body },
-            ProgressReport::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
+            ProgressReport::Artifact { name, bytes } => {
+                if name.ends_with(".png") && bytes.len() <= PICTURE_BYTES_MAX {
+                    let mut known = progress();
+                    let number = known.picture.as_ref().map_or(0, |last| last.number) + 1;
+                    let (name, bytes) = (name.clone(), bytes.clone());
+                    known.picture = Some(JobPicture { number, name, bytes });
+                }
+                NoteKind::Artifact { name, bytes }
+            }
             ProgressReport::Output { rank, attempt, processes, stream, bytes } => {
                 NoteKind::Output { rank, attempt, processes, stream, bytes }
             }

@@ -69,7 +69,10 @@ pub(super) async fn gather(
         let running = snapshot.status.jobs.iter().filter(|job| job.state == JobState::Running);
         let hosts = running.filter_map(|job| Some((job.job, job.coordinator.clone()?)));
         for (job, node) in hosts.take(JOBS_MAX) {
-            pending.entry(job).or_insert_with(|| actix_rt::spawn(look(hub.clone(), job, node)));
+            // Pictures are only for clients.
+            let picture = shared.is_watched().then(|| shared.picture_number(job));
+            let request = InspectJob { job, picture };
+            pending.entry(job).or_insert_with(|| actix_rt::spawn(look(hub.clone(), request, node)));
         }
         if !pending.is_empty() {
             sleep(ANSWER_DELAY_MAX).await;
@@ -107,9 +110,10 @@ fn reason(why: Refusal) -> String {
 type JobReport = (JobSnapshot, BTreeMap<ClusterId, Vec<WorkerSnapshot>>);
 
 /// Asks for a job and its workers, as far as they answer.
-async fn look(hub: Arc<Hub>, job: JobId, coordinator: NodeId) -> Option<JobReport> {
+async fn look(hub: Arc<Hub>, request: InspectJob, coordinator: NodeId) -> Option<JobReport> {
+    let job = request.job;
     let remote = hub.remote::<Coordinator>(&coordinator, &coordinator_name(job));
-    let look = remote.send(InspectJob { job }).deadline(REQUEST_TIMEOUT).await.ok()??;
+    let look = remote.send(request).deadline(REQUEST_TIMEOUT).await.ok()??;
     let name = cluster_coordinator_name(job);
     let hosts =
         look.clusters.iter().filter_map(|(cluster, sum)| Some((cluster, sum.host.as_ref()?)));

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use springtide_actors::look::{DecisionSummary, JobSnapshot, WorkerSnapshot};
+use springtide_actors::look::{DecisionSummary, JobPicture, JobSnapshot, WorkerSnapshot};
 use springtide_actors::scheduler::{GridSlots, GridStatus, JobState, JobStatus, NodeState};
 use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId};
@@ -130,6 +130,7 @@ struct ShownJob {
     fine: VecDeque<SeriesPoint>,
     coarse: VecDeque<SeriesPoint>,
     points: u64,
+    picture: Option<JobPicture>,
 }
 
 /// The shown state of the grid.
@@ -232,8 +233,14 @@ impl DashboardModel {
         }
     }
 
-    fn look(&mut self, at: f64, job: JobId, look: JobSnapshot) {
+    /// The latest picture of a job.
+    pub fn picture(&self, job: JobId) -> Option<&JobPicture> {
+        self.jobs.get(&job)?.picture.as_ref()
+    }
+
+    fn look(&mut self, at: f64, job: JobId, mut look: JobSnapshot) {
         let shown = self.jobs.entry(job).or_default();
+        shown.picture = look.picture.take().or(shown.picture.take());
         let mark = |decision: &DecisionSummary| (decision.at.0.0, decision.at.1);
         let known = shown.decided;
         let fresh: Vec<DecisionSummary> =
@@ -495,6 +502,7 @@ impl DashboardModel {
             "steals": steals,
             "lat": latencies,
             "phases": phases.collect::<Vec<_>>(),
+            "picture": shown.picture.as_ref().map(|last| json!([last.number, last.name])),
             "links": links.collect::<Vec<_>>(),
             "thought": look.reasons.iter().take(6).cloned().map(cut).collect::<Vec<_>>(),
         });

@@ -18,6 +18,7 @@ use actix_web::{App, HttpRequest, HttpResponse, HttpServer, Route, guard, web};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::future::{Either, ready};
 use futures_util::stream::{Stream, unfold};
+use springtide_runtime::id::JobId;
 use tokio::sync::watch;
 use tokio::time::{Instant, interval, timeout};
 
@@ -108,6 +109,11 @@ impl DashboardState {
         let now = self.began.elapsed().as_millis();
         self.streams.load(Ordering::Relaxed) > 0
             || u128::from(self.until.load(Ordering::Relaxed)) > now
+    }
+
+    /// The number of the job's picture that is shown; 0 if there is none.
+    pub fn picture_number(&self, job: JobId) -> u64 {
+        self.model().picture(job).map_or(0, |picture| picture.number)
     }
 
     fn watched_for_a_while(&self) {
@@ -205,6 +211,7 @@ pub(super) fn start(
                     .route("/api/v1/snapshot", read_methods().to(snapshot))
                     .route("/api/v1/history", read_methods().to(history))
                     .route("/api/v1/events", read_methods().to(events))
+                    .route("/api/v1/picture", read_methods().to(picture))
                     .route("/api/v1/stream", read_methods().to(stream))
                     .route("/metrics", read_methods().to(prometheus))
                     .route("/healthz", read_methods().to(healthy))
@@ -389,6 +396,15 @@ async fn events(shared: ServerData, request: HttpRequest) -> HttpResponse {
     let first = model.events(0).next().map_or(1, |event| event.id);
     let body = serde_json::json!({ "v": 1, "events": events, "more": more, "first": first });
     text("application/json", body.to_string())
+}
+
+/// The latest picture of the job with this number.
+async fn picture(shared: ServerData, request: HttpRequest) -> HttpResponse {
+    let job = number(&request, "job").map(JobId);
+    match job.and_then(|job| shared.model().picture(job).map(|picture| picture.bytes.clone())) {
+        Some(bytes) => text("image/png", bytes),
+        None => HttpResponse::NotFound().body("the job has no picture\n"),
+    }
 }
 
 async fn prometheus(shared: ServerData) -> HttpResponse {

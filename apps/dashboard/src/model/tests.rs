@@ -144,6 +144,32 @@ fn each_decision_is_one_event_at_its_time() {
     assert!(model.events(after).all(|event| event.id > after));
 }
 
+/// The coordinator sends a picture once.
+#[test]
+fn a_picture_stays_until_there_is_another_or_its_job_has_ended() {
+    let mut model = DashboardModel::new("g", false);
+    let picture = |number: u64| JobPicture {
+        number,
+        name: format!("step-{number}.png"),
+        bytes: vec![number as u8; 9].into(),
+    };
+    for (at, sent, shown) in [(1, None, 0), (2, Some(7), 7), (3, None, 7), (4, Some(8), 8)] {
+        let mut next = snapshot(1, 1, f64::from(at));
+        if let Some(look) = next.jobs.get_mut(&JobId(1)) {
+            look.picture = sent.map(picture);
+        }
+        model.apply(f64::from(at), next);
+        assert_eq!(model.picture(JobId(1)).map_or(0, |last| last.number), shown);
+        let of_job = &model.tick()["jobs"][0]["picture"];
+        match shown {
+            0 => assert_eq!(*of_job, Value::Null),
+            _ => assert_eq!(*of_job, json!([shown, format!("step-{shown}.png")])),
+        }
+    }
+    model.apply(5.0, GridSnapshot::default());
+    assert_eq!(model.picture(JobId(1)), None);
+}
+
 #[test]
 fn memory_is_bounded() {
     let mut model = DashboardModel::new("test", false);

@@ -76,6 +76,7 @@ function draw() {
   matrix(job);
   latencies(job);
   phases(job);
+  picture(job);
   jobs(tick);
   slots(tick.slots);
   drawer(tick);
@@ -346,6 +347,15 @@ function phases(job) {
   const row = ([name, s, cpu, serial]) => [name, micros(1e6 * s / steps), percent(s, wall), processors(cpu, s), percent(serial, s)];
   rows($("phase-table"), ["", "mean", "share", "processors", "on one thread"], all.map(row));
   text($("h-phases").querySelector("small"), `on the root's node; ${percent(sum((phase) => phase[3]), wall)} ran on one thread`);
+}
+
+function picture(job) {
+  const [number, name] = job?.picture ?? [];
+  $("picture").hidden = !number;
+  if (!number) return;
+  const source = `api/v1/picture?job=${job.id}&n=${number}`;
+  if ($("picture-now").getAttribute("src") !== source) $("picture-now").setAttribute("src", source);
+  text($("h-picture").querySelector("small"), name);
 }
 
 function jobs(tick) {
