@@ -11,6 +11,7 @@
 //! another names it, as the worker does with its coordinators.
 
 pub mod admit;
+pub mod audit;
 pub mod client;
 pub mod cluster;
 pub mod coordinator;

@@ -51,12 +51,12 @@ pub enum CaCommand {
         /// Cluster of the node
         #[arg(long, value_name = "NAME")]
         cluster: String,
-        /// Role: node, client, site or head
+        /// Role: node, client, viewer, site or head; a client of the cluster `head` is an operator
         #[arg(
             long,
             value_name = "ROLE",
             default_value = "node",
-            value_parser = ["node", "client", "site", "head"],
+            value_parser = ["node", "client", "viewer", "site", "head"],
             hide_possible_values = true,
         )]
         role: String,

@@ -7,6 +7,8 @@
 #![allow(clippy::disallowed_methods)]
 
 #[cfg(target_os = "linux")]
+mod backups;
+#[cfg(target_os = "linux")]
 mod book;
 mod cli;
 mod commands;
@@ -40,6 +42,7 @@ mod spmd;
 mod ssh;
 mod starts;
 mod support;
+mod users;
 #[cfg(target_os = "linux")]
 mod wan;
 mod workflows;

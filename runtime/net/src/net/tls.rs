@@ -262,7 +262,7 @@ pub struct NodeName {
     pub node: NodeId,
     /// Cluster of the node.
     pub cluster: ClusterId,
-    /// Role in the grid: `head`, `site`, `node` or `client`.
+    /// Role in the grid: `head`, `site`, `node`, `client` or `viewer`.
     pub role: String,
 }
 
@@ -277,6 +277,8 @@ pub enum Role {
     Node,
     /// Submits jobs and receives their outcomes.
     Client,
+    /// Reads the states of all jobs, and changes nothing.
+    Viewer,
     /// A role unknown to this version, which has no rights.
     Other,
 }
@@ -289,6 +291,7 @@ impl NodeName {
             "site" => Role::Site,
             "node" => Role::Node,
             "client" => Role::Client,
+            "viewer" => Role::Viewer,
             _ => Role::Other,
         }
     }
