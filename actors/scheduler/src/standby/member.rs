@@ -159,6 +159,16 @@ impl Member {
         Ok(index)
     }
 
+    /// Replaces the records up to a committed one by a snapshot of their net effect. Without effect
+    /// for an index that is not known to be committed, or that a snapshot replaces already.
+    pub fn compact(&mut self, index: u64, value: Vec<u8>, out: &mut Vec<MemberAction>) {
+        let position = self.state.position(index);
+        let is_due = index <= self.committed && index > self.state.base.index;
+        if let Some(position) = position.filter(|_| is_due) {
+            self.save(DurableChange::Snapshot { position, value }, out);
+        }
+    }
+
     /// Handles an event at a time of this member's clock.
     pub fn handle(&mut self, event: MemberEvent, now: Duration, out: &mut Vec<MemberAction>) {
         match event {
@@ -193,24 +203,22 @@ impl Member {
                 }
             }
             MemberMessage::Append { term, round, previous, entries, note, committed } => {
-                if term < self.state.term {
-                    let answer = MemberMessage::Appended {
-                        term: self.state.term,
-                        round,
-                        matched: None,
-                        last: 0,
-                    };
-                    out.push(MemberAction::Send { to: from, message: answer });
-                    return;
-                }
-                self.confirm(term, now, out);
-                let matched = self.store(previous, entries, note, out);
-                if let Some(matched) = matched {
+                let matched = self.confirm(term, now, out).then(|| {
+                    let matched = self.store(previous, entries, note, out)?;
                     self.learn_committed(committed.min(matched), out);
-                }
-                let last = self.state.last().index;
-                let answer = MemberMessage::Appended { term, round, matched, last };
-                out.push(MemberAction::Send { to: from, message: answer });
+                    Some(matched)
+                });
+                self.answer(from, round, matched.flatten(), out);
+            }
+            MemberMessage::Install { term, round, position, value } => {
+                let matched = self.confirm(term, now, out).then(|| {
+                    if position.index > self.state.base.index && self.is_head() {
+                        self.save(DurableChange::Snapshot { position, value }, out);
+                        self.learn_committed(position.index, out);
+                    }
+                    position.index
+                });
+                self.answer(from, round, matched, out);
             }
             MemberMessage::Appended { term, round, matched, last } => {
                 if term > self.state.term {
@@ -244,12 +252,30 @@ impl Member {
         self.part = Part::Follower;
     }
 
-    /// Confirms the leader of this term, and votes for no other head for a while.
-    fn confirm(&mut self, term: Term, now: Duration, out: &mut Vec<MemberAction>) {
+    /// Answers the leader under this member's term.
+    fn answer(
+        &self,
+        to: NodeId,
+        round: u64,
+        matched: Option<u64>,
+        out: &mut Vec<MemberAction>,
+    ) {
+        let (term, last) = (self.state.term, self.state.last().index);
+        let message = MemberMessage::Appended { term, round, matched, last };
+        out.push(MemberAction::Send { to, message });
+    }
+
+    /// Confirms the leader of this term, and votes for no other head for a while. Returns whether
+    /// the term counts: a lower one is that of a former leader.
+    fn confirm(&mut self, term: Term, now: Duration, out: &mut Vec<MemberAction>) -> bool {
+        if term < self.state.term {
+            return false;
+        }
         self.adopt(term, out);
         self.follow(out);
         self.promised_until = now + self.timing.promise;
         self.attempt_at = self.first_attempt();
+        true
     }
 
     /// Answers a request for a vote.
@@ -352,20 +378,22 @@ impl Member {
             let is_witness = node == witness;
             let previous = follower.next - 1;
             let previous = if is_witness { Some(last) } else { self.state.position(previous) };
-            let skipped = usize::try_from(follower.next - 1).unwrap_or(usize::MAX);
-            let entries = self.state.entries.iter().skip(skipped).take(ENTRIES_MAX);
-            let entries = if is_witness { Vec::new() } else { entries.cloned().collect() };
             follower.asked.insert(round, now);
             if follower.asked.len() > ROUNDS_MAX {
                 follower.asked.pop_first();
             }
-            let message = MemberMessage::Append {
-                term: self.state.term,
-                round,
-                previous: previous.unwrap_or_default(),
-                entries,
-                note: (is_witness && is_silent).then_some(last),
-                committed,
+            let (term, state) = (self.state.term, &self.state);
+            let message = match previous {
+                Some(previous) => {
+                    let records = state.entries.iter().skip(state.offset(previous.index + 1));
+                    let entries = records.take(ENTRIES_MAX).cloned().collect();
+                    let note = (is_witness && is_silent).then_some(last);
+                    MemberMessage::Append { term, round, previous, entries, note, committed }
+                }
+                None => {
+                    let (position, value) = (state.base, state.snapshot.clone());
+                    MemberMessage::Install { term, round, position, value }
+                }
             };
             out.push(MemberAction::Send { to: node.clone(), message });
         }
@@ -382,17 +410,20 @@ impl Member {
     ) -> Option<u64> {
         if !self.is_head() {
             // A leader's own entry is its last one, so that its position exceeds all earlier ones.
-            if let Some(note) = note.filter(|note| *note > self.state.position) {
-                self.save(DurableChange::Position(note), out);
+            if let Some(position) = note.filter(|note| *note > self.state.base) {
+                self.save(DurableChange::Snapshot { position, value: Vec::new() }, out);
             }
             return Some(note.map_or(0, |note| note.index));
         }
-        if self.state.position(previous.index) != Some(previous) {
+        // What a snapshot replaces is committed, so that the leader has the same.
+        let is_replaced = previous.index < self.state.base.index;
+        if !is_replaced && self.state.position(previous.index) != Some(previous) {
             return None;
         }
-        let matched = previous.index + entries.len() as u64;
+        let matched = (previous.index + entries.len() as u64).max(self.state.base.index);
         let differs = |(entry, index): &(&LogEntry, u64)| {
-            self.state.position(*index).is_none_or(|own| own.term != entry.term)
+            let is_known = self.state.entry(*index).is_some_and(|own| own.term == entry.term);
+            *index > self.state.base.index && !is_known
         };
         let first = entries.iter().zip(previous.index + 1..).find(differs).map(|(_, index)| index);
         if let Some(from) = first {

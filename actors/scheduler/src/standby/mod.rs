@@ -8,6 +8,7 @@
 //!   a voter stores its vote before it answers.
 //! - The leader appends records and sends them to the other head. A record is *committed* when the
 //!   other head has stored it, or when the witness has stored its position.
+//! - A snapshot may replace committed records. A head that lacks some of them gets the snapshot.
 //! - The witness stores a position only while the other head is silent. It votes for no head with
 //!   a lower position. So a head that lacks committed records gets no vote.
 //! - A leader acts only while it holds a *lease*: a majority has confirmed it lately, counted from
@@ -106,10 +107,12 @@ pub struct DurableState {
     pub term: Term,
     /// The head that got this member's vote in that term.
     pub vote: Option<NodeId>,
-    /// Of a head: the records.
+    /// Position of the snapshot. Of the witness: the highest stored position.
+    pub base: LogPosition,
+    /// Of a head: the net effect of the records up to that position.
+    pub snapshot: Vec<u8>,
+    /// Of a head: the records after it.
     pub entries: Vec<LogEntry>,
-    /// Of the witness: the highest stored position.
-    pub position: LogPosition,
 }
 
 /// A change of the durable state.
@@ -129,8 +132,13 @@ pub enum DurableChange {
         /// The new entries.
         entries: Vec<LogEntry>,
     },
-    /// The witness stores this position.
-    Position(LogPosition),
+    /// A snapshot replaces all records up to this position. The witness stores the position alone.
+    Snapshot {
+        /// Position of the last replaced record.
+        position: LogPosition,
+        /// Their net effect; empty at the witness.
+        value: Vec<u8>,
+    },
 }
 
 impl DurableState {
@@ -139,29 +147,40 @@ impl DurableState {
         match change {
             DurableChange::Vote { term, vote } => (self.term, self.vote) = (term, vote),
             DurableChange::Entries { from, entries } => {
-                let kept = usize::try_from(from.saturating_sub(1)).unwrap_or(usize::MAX);
-                self.entries.truncate(kept);
+                self.entries.truncate(self.offset(from));
                 self.entries.extend(entries);
             }
-            DurableChange::Position(position) => self.position = position,
+            DurableChange::Snapshot { position, value } => {
+                let has_it = self.position(position.index) == Some(position);
+                let replaced = if has_it { self.offset(position.index + 1) } else { usize::MAX };
+                self.entries.drain(..replaced.min(self.entries.len()));
+                (self.base, self.snapshot) = (position, value);
+            }
         }
+    }
+
+    /// Place of a record with this index in `entries`.
+    fn offset(&self, index: u64) -> usize {
+        usize::try_from(index.saturating_sub(self.base.index + 1)).unwrap_or(usize::MAX)
     }
 
     /// Position of the last record, or that which the witness stores.
     pub fn last(&self) -> LogPosition {
-        match self.entries.last() {
-            Some(last) => LogPosition { term: last.term, index: self.entries.len() as u64 },
-            None => self.position,
-        }
+        let index = self.base.index + self.entries.len() as u64;
+        self.entries.last().map_or(self.base, |last| LogPosition { term: last.term, index })
     }
 
-    /// The position with this index; absent beyond the last record.
+    /// The record with this index; absent in the snapshot and beyond the last record.
+    pub fn entry(&self, index: u64) -> Option<&LogEntry> {
+        if index > self.base.index { self.entries.get(self.offset(index)) } else { None }
+    }
+
+    /// The position with this index; absent before the snapshot's and beyond the last record.
     pub fn position(&self, index: u64) -> Option<LogPosition> {
-        if index == 0 {
-            return Some(LogPosition::default());
+        if index == self.base.index {
+            return Some(self.base);
         }
-        let at = usize::try_from(index - 1).ok()?;
-        self.entries.get(at).map(|entry| LogPosition { term: entry.term, index })
+        self.entry(index).map(|entry| LogPosition { term: entry.term, index })
     }
 }
 
@@ -202,6 +221,17 @@ pub enum MemberMessage {
         note: Option<LogPosition>,
         /// Index of the last committed record.
         committed: u64,
+    },
+    /// The leader sends its snapshot to a head that lacks records before it.
+    Install {
+        /// The term of the leader.
+        term: Term,
+        /// Number of the question, for the answer.
+        round: u64,
+        /// Position of the snapshot.
+        position: LogPosition,
+        /// Its value.
+        value: Vec<u8>,
     },
     /// The answer to the leader.
     Appended {

@@ -36,6 +36,15 @@ fn members() -> Members {
     Members { heads: [NAMES[0].into(), NAMES[1].into()], witness: NAMES[2].into() }
 }
 
+/// The value of a record, also in a snapshot; zeros for a record without one.
+fn value_at(state: &DurableState, index: u64) -> [u8; 8] {
+    let bytes = match state.entry(index) {
+        Some(entry) => entry.value.as_deref(),
+        None => state.snapshot.chunks(8).nth(index as usize - 1),
+    };
+    bytes.map_or([0; 8], |bytes| bytes.try_into().unwrap())
+}
+
 struct Process {
     member: Option<Member>,
     /// What is on the disk, which a crash keeps.
@@ -74,6 +83,8 @@ struct History {
     /// Answered submissions: value by index.
     answered: BTreeMap<u64, Vec<u8>>,
     submitted: u64,
+    /// Snapshots that arrived.
+    installed: u64,
     /// Times at which a head began to act.
     began: Vec<(Duration, usize)>,
     wrong: Vec<String>,
@@ -106,6 +117,7 @@ impl History {
             open: BTreeMap::new(),
             answered: BTreeMap::new(),
             submitted: 0,
+            installed: 0,
             began: Vec::new(),
             wrong: Vec::new(),
         }
@@ -148,7 +160,7 @@ impl History {
     fn execute(&mut self, at: usize, action: MemberAction) {
         match action {
             MemberAction::Save(change) => {
-                let is_position = matches!(change, DurableChange::Position(_));
+                let is_position = at == 2 && matches!(change, DurableChange::Snapshot { .. });
                 if self.omission != Omission::Positions || !is_position {
                     self.processes[at].disk.apply(change);
                 }
@@ -222,10 +234,9 @@ impl History {
     /// A head that acts has each answered record.
     fn check_answered(&mut self, at: usize) {
         let Some(member) = &self.processes[at].member else { return };
-        let entries = &member.state().entries;
+        let state = member.state();
         for (index, value) in &self.answered {
-            let found = entries.get(*index as usize - 1).and_then(|entry| entry.value.as_ref());
-            if found != Some(value) {
+            if value_at(state, *index) != **value {
                 let text = format!("{} acts without record {index} at {:?}", NAMES[at], self.now);
                 self.wrong.push(text);
                 return;
@@ -242,6 +253,7 @@ impl History {
             let Some((from, to, message)) = self.mail.remove(&(arrival, number)) else { break };
             self.now = arrival;
             if !self.cuts.contains(&(from, to)) {
+                self.installed += u64::from(matches!(message, MemberMessage::Install { .. }));
                 let event = MemberEvent::Received { from: NAMES[from].into(), message };
                 self.drive(to, |member, clock, out| member.handle(event, clock, out));
             }
@@ -257,6 +269,20 @@ impl History {
             let at = self.random.below(2);
             self.submit(at);
         }
+        if self.chance(0.01) {
+            let at = self.random.below(2);
+            self.compact(at);
+        }
+    }
+
+    /// A head replaces its committed records by a snapshot.
+    fn compact(&mut self, at: usize) {
+        self.drive(at, |member, _, out| {
+            let committed = member.committed();
+            let values = (1..=committed).flat_map(|index| value_at(member.state(), index));
+            let value = values.collect();
+            member.compact(committed, value, out);
+        });
     }
 
     /// A client submits a record to a head, which may refuse it.
@@ -329,7 +355,7 @@ fn wrong_histories(seeds: std::ops::Range<u64>, omission: Omission) -> Vec<Strin
 #[test]
 fn two_never_act_and_nothing_answered_is_lost_in_a_thousand_histories() {
     let first: u64 = std::env::var("SPRINGTIDE_SEED").map_or(0, |seed| seed.parse().unwrap());
-    let (mut takeovers, mut answered, mut noted) = (0, 0, 0);
+    let (mut takeovers, mut answered, mut noted, mut installed) = (0, 0, 0, 0);
     for seed in first..first + 1000 {
         let history = History::new(seed, Omission::None).run();
         let about = format!("SPRINGTIDE_SEED={seed}: {:?}", history.wrong);
@@ -339,11 +365,15 @@ fn two_never_act_and_nothing_answered_is_lost_in_a_thousand_histories() {
         let changes = history.began.windows(2).filter(|pair| pair[0].1 != pair[1].1);
         takeovers += changes.count();
         answered += history.answered.len();
-        noted += usize::from(history.processes[2].disk.position.index > 0);
+        noted += usize::from(history.processes[2].disk.base.index > 0);
+        installed += history.installed;
     }
     // The histories must contain what they are to judge.
-    println!("{takeovers} take-overs, {answered} answers, {noted} with stored positions");
-    assert!(takeovers > 500 && answered > 50_000 && noted > 300);
+    println!(
+        "{takeovers} take-overs, {answered} answers, {noted} with stored positions, {installed} \
+         snapshots received"
+    );
+    assert!(takeovers > 500 && answered > 50_000 && noted > 300 && installed > 50);
 }
 
 #[test]
@@ -427,7 +457,7 @@ fn a_head_that_lacks_answered_records_gets_no_vote() {
     for _ in 0..200 {
         history.step();
     }
-    assert!(history.processes[2].disk.position.index > 0);
+    assert!(history.processes[2].disk.base.index > 0);
     // Now the first head dies, and only the second one returns.
     history.crash(at);
     history.processes[at].restart_at = None;
