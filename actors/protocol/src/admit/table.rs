@@ -12,7 +12,7 @@ use super::audit::AuditOutcome;
 use super::place::{Places, Principal, Rule};
 use super::*;
 use crate::cluster::{FinishCluster, FinishWithout, GetMemory, NodeSilence, StoreMemory};
-use crate::enrol::{GetJoinStatus, ReloadEnrolment};
+use crate::enrol::{GetAuthorities, GetJoinStatus, ReloadEnrolment};
 use crate::files::{CancelFetches, FetchFile, PutChunk, ReadChunk, RemoveFiles, ScanFiles};
 use crate::job::{
     Assign, Cancel, ClientMessage, JobEndNotice, JobEndReport, JobNote, LostMember, ReleaseWorker,
@@ -416,6 +416,7 @@ rules! {
     BandwidthSample { roles: ANY }
     FetchSample { roles: ANY }
     CheckPaths { roles: CLIENTS }
+    GetAuthorities { roles: HOLDERS }
 }
 
 /// The outcome of a command that names its jobs, or concerns none.

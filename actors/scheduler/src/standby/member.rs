@@ -253,13 +253,7 @@ impl Member {
     }
 
     /// Answers the leader under this member's term.
-    fn answer(
-        &self,
-        to: NodeId,
-        round: u64,
-        matched: Option<u64>,
-        out: &mut Vec<MemberAction>,
-    ) {
+    fn answer(&self, to: NodeId, round: u64, matched: Option<u64>, out: &mut Vec<MemberAction>) {
         let (term, last) = (self.state.term, self.state.last().index);
         let message = MemberMessage::Appended { term, round, matched, last };
         out.push(MemberAction::Send { to, message });

@@ -8,8 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use springtide_base::event_kinds;
 use springtide_base::id::NodeId;
 use springtide_base::random::SplitMix;
+use springtide_base::state_table::{EventEffect, check};
 
 use super::*;
 
@@ -475,4 +477,129 @@ fn a_head_that_lacks_answered_records_gets_no_vote() {
     }
     assert!(history.acting().is_some());
     assert_eq!(history.wrong, [""; 0]);
+}
+
+event_kinds!(Kind of MemberMessage {
+    VoteRequest {..}, Vote {..}, Append {..}, Install {..}, Appended {..},
+});
+
+/// A state of a member, if messages distinguish it.
+#[derive(Clone, Copy, Debug)]
+enum MemberIs {
+    /// A head that has confirmed a leader lately.
+    Bound,
+    /// A head that may stand for election.
+    Free,
+    /// A head that asks how the others would vote.
+    Trial,
+    /// A head that stands for election.
+    Candidate,
+    /// A head that leads.
+    Leader,
+    /// The witness.
+    Witness,
+}
+
+/// A member in this state, and the time of its clock.
+fn member_in(state: MemberIs) -> (Member, Duration) {
+    let timing = StandbyTiming::default();
+    let me = if matches!(state, MemberIs::Witness) { NAMES[2] } else { NAMES[0] };
+    let start = Duration::ZERO;
+    let mut member = Member::start(me.into(), members(), timing, DurableState::default(), start);
+    let now = timing.promise;
+    let votes = match state {
+        MemberIs::Bound => return (member, start),
+        MemberIs::Free | MemberIs::Witness => return (member, now),
+        MemberIs::Trial => 0,
+        MemberIs::Candidate => 1,
+        MemberIs::Leader => 2,
+    };
+    member.handle(MemberEvent::Tick, now, &mut Vec::new());
+    for is_trial in [true, false].into_iter().take(votes) {
+        let message = vote(is_trial);
+        member.handle(received(message), now, &mut Vec::new());
+    }
+    (member, now)
+}
+
+fn received(message: MemberMessage) -> MemberEvent {
+    MemberEvent::Received { from: NAMES[1].into(), message }
+}
+
+fn vote(is_trial: bool) -> MemberMessage {
+    MemberMessage::Vote { term: Term(1), is_trial, is_granted: true, known: Term(1) }
+}
+
+fn message_of(kind: Kind, state: MemberIs) -> MemberMessage {
+    let (term, position) = (Term(2), LogPosition { term: Term(1), index: 7 });
+    let round = 1;
+    match kind {
+        Kind::VoteRequest => MemberMessage::VoteRequest { term, position, is_trial: false },
+        Kind::Vote => vote(matches!(state, MemberIs::Trial)),
+        Kind::Append => MemberMessage::Append {
+            term,
+            round,
+            previous: LogPosition::default(),
+            entries: Vec::new(),
+            note: None,
+            committed: 0,
+        },
+        Kind::Install => MemberMessage::Install { term, round, position, value: vec![1] },
+        Kind::Appended => {
+            MemberMessage::Appended { term: Term(1), round, matched: Some(1), last: 1 }
+        }
+    }
+}
+
+#[test]
+fn each_message_has_an_effect_in_each_state_or_a_reason_for_none() {
+    use EventEffect::{Handled, Ignored};
+    const STATES: [MemberIs; 6] = [
+        MemberIs::Bound,
+        MemberIs::Free,
+        MemberIs::Trial,
+        MemberIs::Candidate,
+        MemberIs::Leader,
+        MemberIs::Witness,
+    ];
+    let row = |kind| match kind {
+        // A refusal is an answer, too.
+        Kind::VoteRequest | Kind::Append | Kind::Install => [Handled; 6],
+        Kind::Vote => {
+            let late = Ignored("the election is over, and the voter waits for no answer");
+            [late, late, Handled, Handled, late, Ignored("a witness asks for no vote")]
+        }
+        Kind::Appended => {
+            let late = Ignored("it leads no more, and the other member waits for no answer");
+            // The term is a higher one for all others.
+            [Handled, Handled, Handled, late, Handled, Handled]
+        }
+    };
+    check(Kind::ALL.iter().copied(), STATES, row, |kind, state| {
+        let (mut member, now) = member_in(state);
+        let (before, mut out) = (format!("{member:?}"), Vec::new());
+        let message = message_of(kind, state);
+        assert_eq!(Kind::of(&message), kind);
+        member.handle(received(message), now, &mut out);
+        EventEffect::seen(!out.is_empty() || format!("{member:?}") != before)
+    });
+    let acts = |state| {
+        let (mut member, now) = member_in(state);
+        let mut out = Vec::new();
+        member.handle(MemberEvent::Tick, now.max(member.due().unwrap_or(now)), &mut out);
+        !out.is_empty()
+    };
+    let ticks: Vec<bool> = STATES.iter().map(|state| acts(*state)).collect();
+    // At the time when it is due, each head acts. The witness only answers.
+    assert_eq!(ticks, [true, true, true, true, true, false]);
+}
+
+#[test]
+fn a_message_of_a_stranger_has_no_effect() {
+    let (mut member, now) = member_in(MemberIs::Free);
+    let (before, mut out) = (format!("{member:?}"), Vec::new());
+    let message = message_of(Kind::Append, MemberIs::Free);
+    let event = MemberEvent::Received { from: "head-c".into(), message };
+    member.handle(event, now, &mut out);
+    assert_eq!((out, format!("{member:?}")), (Vec::new(), before));
 }

@@ -9,6 +9,7 @@ use springtide_actors::admit::Principal;
 use springtide_actors::audit::{AuditEntry, AuditLog};
 use springtide_actors::client::{Client, ReceivedNews};
 use springtide_actors::endpoint::Endpoint;
+use springtide_actors::enrol::{ENROLMENT, refresh_files};
 use springtide_actors::head::{HEAD, HEAD_CLUSTER};
 use springtide_actors::incarnation;
 use springtide_actors::job::SCHEDULER;
@@ -137,6 +138,12 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
             }
             _ => refused,
         });
+    }
+    if let Some(dir) = &config.tls.identity {
+        let enrolment = endpoint.hub.remote(&head, ENROLMENT);
+        if let Err(why) = refresh_files(&identity, dir, calendar()(), &enrolment).await {
+            tracing::warn!("the certificate in {} is not renewed: {why}", dir.display());
+        }
     }
     let crowded = status.map(|status| status.crowded).unwrap_or_default();
     Ok(Attachment { endpoint, head, address, crowded_hosts: crowded, links, news })

@@ -60,7 +60,16 @@ fn a_backup_under_load_has_each_job_that_was_submitted_before() {
     done(&up.file, &["node", "drain", "ams-2", "--reason", "new disk"]);
     // Further jobs start and end meanwhile.
     let load = program(&[
-        "job", "submit", "fib", "--n", "22", "--min", "1", "--array", "0-59", "--config",
+        "job",
+        "submit",
+        "fib",
+        "--n",
+        "22",
+        "--min",
+        "1",
+        "--array",
+        "0-59",
+        "--config",
         up.file.to_str().unwrap(),
     ]);
     let dir = up.temp.path().join("load");

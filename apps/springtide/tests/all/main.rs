@@ -32,6 +32,8 @@ mod malleable;
 mod netem_scripts;
 mod poison;
 #[cfg(target_os = "linux")]
+mod rotation;
+#[cfg(target_os = "linux")]
 mod runners;
 mod sites;
 #[cfg(target_os = "linux")]
