@@ -119,17 +119,21 @@ impl Member {
 
     /// Whether this head may act as the grid's head at this time. To be asked before each act.
     pub fn may_act(&self, now: Duration) -> bool {
-        match &self.part {
-            Part::Leader { first, committed, .. } => committed >= first && self.holds_lease(now),
-            Part::Follower | Part::Candidate { .. } => false,
-        }
+        self.acts_until().is_some_and(|until| now < until)
     }
 
-    /// Whether one other member, and so a majority, has confirmed this leader lately.
-    fn holds_lease(&self, now: Duration) -> bool {
-        let Part::Leader { followers, .. } = &self.part else { return false };
-        let confirmed = followers.values().filter_map(|follower| follower.confirmed).max();
-        confirmed.is_some_and(|sent| now < sent + self.timing.lease)
+    /// The time until which this head may act, unless a majority confirms it again; absent if it
+    /// does not lead, or lacks records that may be committed.
+    pub fn acts_until(&self) -> Option<Duration> {
+        let Part::Leader { first, committed, .. } = &self.part else { return None };
+        self.leased_until().filter(|_| committed >= first)
+    }
+
+    /// The end of the lease. One other member, and so a majority, has confirmed this leader.
+    fn leased_until(&self) -> Option<Duration> {
+        let Part::Leader { followers, .. } = &self.part else { return None };
+        let confirmed = followers.values().filter_map(|follower| follower.confirmed).max()?;
+        Some(confirmed + self.timing.lease)
     }
 
     /// The time of the next [`MemberEvent::Tick`]; none for the witness, which only answers.
@@ -282,7 +286,7 @@ impl Member {
         now: Duration,
         out: &mut Vec<MemberAction>,
     ) {
-        let is_bound = now < self.promised_until || self.holds_lease(now);
+        let is_bound = now < self.promised_until.max(self.leased_until().unwrap_or_default());
         let is_free = term > self.state.term
             || (term == self.state.term
                 && self.state.vote.as_ref().is_none_or(|vote| *vote == from));

@@ -116,7 +116,7 @@ pub struct DurableState {
 }
 
 /// A change of the durable state.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DurableChange {
     /// The member knows this term, and has given this vote in it.
     Vote {
@@ -142,7 +142,7 @@ pub enum DurableChange {
 }
 
 impl DurableState {
-    /// Applies a change.
+    /// Applies a change to this state.
     pub fn apply(&mut self, change: DurableChange) {
         match change {
             DurableChange::Vote { term, vote } => (self.term, self.vote) = (term, vote),
@@ -159,12 +159,24 @@ impl DurableState {
         }
     }
 
+    /// Changes of an empty state that result in this one.
+    pub fn changes(&self) -> Vec<DurableChange> {
+        let (term, vote) = (self.term, self.vote.clone());
+        let (position, value) = (self.base, self.snapshot.clone());
+        let (from, entries) = (self.base.index + 1, self.entries.clone());
+        vec![
+            DurableChange::Vote { term, vote },
+            DurableChange::Snapshot { position, value },
+            DurableChange::Entries { from, entries },
+        ]
+    }
+
     /// Place of a record with this index in `entries`.
     fn offset(&self, index: u64) -> usize {
         usize::try_from(index.saturating_sub(self.base.index + 1)).unwrap_or(usize::MAX)
     }
 
-    /// Position of the last record, or that which the witness stores.
+    /// Position of the last record, or the one that the witness stores.
     pub fn last(&self) -> LogPosition {
         let index = self.base.index + self.entries.len() as u64;
         self.entries.last().map_or(self.base, |last| LogPosition { term: last.term, index })

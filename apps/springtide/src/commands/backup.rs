@@ -16,8 +16,8 @@ use crate::options::GlobalArgs;
 
 /// The exit codes in the help of `restore`.
 pub const EXIT_CODES: &str = "\
-Exit codes: 1 a head runs, or a file cannot be read or written; 2 the file is no complete backup of \
-this grid, or the grid has a state; 6 the backup is of a newer version.";
+Exit codes: 1 a head runs, or a file cannot be read or written; 2 the file is no complete backup \
+of this grid, or the grid has a state; 6 the backup is of a newer version.";
 
 /// The options of the commands `backup` and `restore`.
 #[derive(Args, Clone, Debug)]

@@ -168,7 +168,8 @@ fn users_identity(config: &GridConfig, dir: &Path) -> Result<(NodeIdentity, Inca
         return Err(Failed::new(
             Exit::Auth,
             format!(
-                "tls.identity: {} has the certificate of {name} in grid {grid}, and commands need                  that of a client or viewer in grid {}",
+                "tls.identity: {} has the certificate of {name} in grid {grid}, and commands need \
+                 that of a client or viewer in grid {}",
                 dir.display(),
                 config.grid
             ),
