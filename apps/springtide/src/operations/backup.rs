@@ -14,9 +14,8 @@
 //! again. Independent of the contents of the stores.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::thread::yield_now;
 
@@ -27,6 +26,7 @@ use springtide_actors::lease::Lease;
 use springtide_actors::store::{Store, lease_path};
 use springtide_cli::exit::{Exit, Failed, cannot};
 use springtide_runtime::net::tls::{Ca, calendar};
+use springtide_runtime::private;
 use tar::{Archive, Builder, EntryType, Header};
 
 use super::attach::{grid_config, record_command};
@@ -136,10 +136,8 @@ fn with_suffix(file: &Path, suffix: &str) -> PathBuf {
 /// Writes one state of the head into a file.
 fn copy(dir: &Path, to: &Path, grid: &str, version: &str) -> Result<BackupManifest, CopyError> {
     let HeadState { read, left } = read_state(dir)?;
-    let failed = |error: &dyn std::fmt::Display| Failed::from(cannot("write", to, error));
-    let mut options = OpenOptions::new();
-    let options = options.write(true).create(true).truncate(true).mode(0o600);
-    let out = options.open(to).map_err(|error| failed(&error))?;
+    let failed = |error: &dyn std::fmt::Display| cannot("write", to, error);
+    let out = private::make_file(to).map_err(|error| failed(&error))?;
     let mut tar = Builder::new(BufWriter::new(out));
     let mut files = BTreeMap::new();
     let mut add = |name: &str, bytes: &[u8]| {
@@ -378,9 +376,7 @@ fn extract(file: &Path, manifest: &BackupManifest, to: &Path) -> Result<(), Fail
         if let Some(parent) = target.parent() {
             make_private_dir(parent)?;
         }
-        let mut options = OpenOptions::new();
-        let written = options.write(true).create_new(true).mode(0o600).open(&target);
-        let written = written.and_then(|mut out| {
+        let written = private::make_file(&target).and_then(|mut out| {
             out.write_all(&bytes)?;
             out.sync_all()
         });
