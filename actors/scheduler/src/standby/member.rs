@@ -77,17 +77,10 @@ impl Member {
     ) -> Self {
         // The earlier process may have confirmed a leader just before it ended.
         let promised_until = now + timing.promise;
-        let part = Part::Follower;
-        let mut member = Self {
-            me,
-            members,
-            timing,
-            state,
-            part,
-            promised_until,
-            attempt_at: now,
-            committed: 0,
-        };
+        // A snapshot replaces committed records alone.
+        let (part, committed) = (Part::Follower, state.base.index);
+        let mut member =
+            Self { me, members, timing, state, part, promised_until, attempt_at: now, committed };
         member.attempt_at = member.first_attempt();
         member
     }
