@@ -1,7 +1,8 @@
 //! The roles of a Springtide grid as actix actors. See `ARCHITECTURE.md`.
 //!
-//! - [`worker`], [`cluster`], [`coordinator`]: the roles in a job. [`scheduler`], [`enrol`]: the
-//!   head's. [`site`], [`files`]: a cluster's. [`client`], [`probe`]: those of other processes.
+//! - [`worker`], [`cluster`], [`coordinator`]: the roles in a job. [`scheduler`], [`enrol`],
+//!   [`standby`]: the head's. [`site`], [`files`]: a cluster's. [`client`], [`probe`]: those of
+//!   other processes.
 //! - [`head`], [`site_host`], [`node`]: the assembly of a process from its roles. Begin here.
 //!
 //! An actor receives messages, asks a state machine or a policy, and executes the decision. The
@@ -11,6 +12,7 @@
 //! another names it, as the worker does with its coordinators.
 
 pub mod admit;
+pub mod audit;
 pub mod client;
 pub mod cluster;
 pub mod coordinator;
@@ -27,6 +29,7 @@ pub mod pulse;
 pub mod scheduler;
 pub mod site;
 pub mod site_host;
+pub mod standby;
 pub mod store;
 pub mod supervise;
 pub mod worker;

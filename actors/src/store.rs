@@ -7,6 +7,7 @@
 //! DIR/scheduler.records/    the records, and the submissions of jobs that have not ended
 //! DIR/scheduler.lease       the lease that permits writing
 //! DIR/scheduler.history     lines of jobs' histories, for explanations
+//! DIR/audit.jsonl           commands of other processes, with their senders and outcomes
 //! ```
 
 mod history;
@@ -20,11 +21,13 @@ use serde::{Deserialize, Serialize};
 use springtide_protocol::reservation::{Reservation, ReservationId};
 use springtide_protocol::scheduler::Submit;
 use springtide_runtime::id::{Epoch, JobId, NodeId};
+use springtide_runtime::net::tls::calendar;
 use springtide_runtime::records::{
     BlobRef, Contents, Cursor, Disk, Files, NewRecord as Value, RecordError, RecordLog,
     RecordSchema, RecordSettings,
 };
 
+use crate::audit::AuditLog;
 use crate::lease::{Lease, LeaseError};
 use springtide_scheduler::core::{HistoryLine, RecoveredJob, StartRecord};
 use springtide_scheduler::manager::ManagerMemory;
@@ -197,6 +200,8 @@ pub struct Store {
     lost: BTreeMap<JobId, String>,
     /// Histories of jobs; none for a store in memory.
     history: Option<HistoryFile>,
+    /// Log of the commands of other processes; none for a store in memory.
+    audit_log: Option<Arc<AuditLog>>,
 }
 
 /// State that results from the records.
@@ -402,7 +407,9 @@ impl Store {
         }
         let lease = Lease::take(&lease_path(dir))?;
         let store = Self::open_on(Arc::new(Disk), dir, Some(lease))?;
-        Ok(Self { history: Some(HistoryFile::new(dir.join("scheduler.history"))), ..store })
+        let history = Some(HistoryFile::new(dir.join("scheduler.history")));
+        let audit_log = Some(Arc::new(AuditLog::of(dir, calendar())));
+        Ok(Self { history, audit_log, ..store })
     }
 
     fn open_on(
@@ -420,7 +427,7 @@ impl Store {
         };
         log.retain_blobs(wanted)?;
         let (kept, lost) = (Some(LogAndLease { log, lease }), BTreeMap::new());
-        Ok(Self { kept, state, lost, history: None })
+        Ok(Self { kept, state, lost, history: None, audit_log: None })
     }
 
     /// Issues numbers above `last` only. The store may be older than the jobs that are left.
@@ -432,7 +439,12 @@ impl Store {
     /// A store in memory, for grids of tests and simulations that end with their process.
     pub fn in_memory() -> Self {
         let (state, lost) = Default::default();
-        Self { kept: None, state, lost, history: None }
+        Self { kept: None, state, lost, history: None, audit_log: None }
+    }
+
+    /// The log of the commands of other processes, if the store is on disk.
+    pub fn audit_log(&self) -> Option<&Arc<AuditLog>> {
+        self.audit_log.as_ref()
     }
 
     /// Checks that this is still the only scheduler of the grid.

@@ -20,6 +20,11 @@ pub struct RenewCertificate {
     pub request: bytes::Bytes,
 }
 
+/// To the enrolment, by any holder of a certificate: queries the certificates of the authorities
+/// that are trusted now, as one PEM text. The first one issues.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct GetAuthorities {}
+
 /// Why a certificate is not renewed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum RenewError {
@@ -77,4 +82,5 @@ remote_message! {
     "renew-certificate" => RenewCertificate -> Result<String, RenewError>;
     "look-at-book" => ReloadEnrolment;
     "get-door" => GetJoinStatus -> JoinStatus;
+    "get-authorities" => GetAuthorities -> Result<String, RenewError>;
 }

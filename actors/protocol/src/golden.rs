@@ -22,7 +22,9 @@ use crate::cluster::{
     ClusterFinalReport, ClusterHeartbeat, ClusterPeriod, ClusterPeriodReply, ClusterReady,
     FinishCluster, FinishWithout, GetMemory, NodeSilence, StoreMemory, WorkerJoined, WorkerPeriod,
 };
-use crate::enrol::{GetJoinStatus, JoinStatus, ReloadEnrolment, RenewCertificate, RenewError};
+use crate::enrol::{
+    GetAuthorities, GetJoinStatus, JoinStatus, ReloadEnrolment, RenewCertificate, RenewError,
+};
 use crate::files::{RemoveFiles, ScanFiles};
 use crate::hardware::Hardware;
 use crate::job::{
@@ -345,6 +347,7 @@ fn messages_of_enrolment() {
     let refused = BTreeMap::from([("used-up-token".to_owned(), 2)]);
     let links_refused = BTreeMap::from([("revoked".to_owned(), 1)]);
     answer("get-door", &JoinStatus { granted: 1, refused, links_refused });
+    message(&GetAuthorities {});
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub const CHECKPOINTS: &str = "worker-checkpoints";
 pub const SCHEDULER: &str = "scheduler";
 /// Published name of the client.
 pub const CLIENT: &str = "client";
+/// The cluster in the certificates of users who are not operators.
+pub const USERS_CLUSTER: &str = "users";
 
 /// Name of the process of a cluster's own site. No node has this name.
 pub fn site_node(cluster: &ClusterId) -> NodeId {

@@ -6,6 +6,7 @@
 //!   and shrink for others. The core asks it; [`manager::Manager`] has the same form.
 //! - [`reservation`]: the two sides of the agreement about reserved processors.
 //! - [`poison`]: which task is to blame for the deaths of nodes. Coordinators use it too.
+//! - [`standby`]: which of two heads may act, and what it must have stored before it answers.
 //! - [`audit`]: checks of the invariants, which end the process.
 //! - `catalogue`: which cluster has which input file.
 //!
@@ -19,6 +20,7 @@ pub mod core;
 pub mod manager;
 pub mod poison;
 pub mod reservation;
+pub mod standby;
 
 use springtide_policy as policy;
 use springtide_protocol::{admit, files, hardware, job, scheduler};

@@ -3,6 +3,7 @@
 //! Independent of rules and messages.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix::dev::{MessageResponse, OneshotSender};
@@ -11,9 +12,11 @@ use actix::prelude::*;
 use springtide_protocol::receivers::Scheduler;
 use springtide_protocol::scheduler::{GetAuthority, JobAuthority};
 use springtide_runtime::id::{JobId, NodeId};
+use springtide_runtime::net::tls::Role;
 use springtide_runtime::remote::{MessageOrigin, ReceivedMessage, Refusal, Remote, RemoteError};
 
-use super::{HasRule, Judgement, MessageSubject, Rule, SenderStanding, judge};
+use super::{HasRule, Judgement, MessageSubject, Principal, Rule, SenderStanding, judge};
+use crate::audit::{AuditEntry, AuditLog};
 
 /// Timeout of a query to the scheduler about a job's authority.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -38,6 +41,11 @@ pub trait AdmitsMessages: Actor<Context = Context<Self>> {
 
     /// Queries the scheduler about a job and a sender; absent where the actor cannot.
     fn ask(&self, from: &MessageOrigin, about: &MessageSubject) -> Option<AuthorityQuery>;
+
+    /// Returns the log of commands, if this actor's are to be recorded.
+    fn audit_log(&self) -> Option<&Arc<AuditLog>> {
+        None
+    }
 }
 
 /// Queries a scheduler about a job's coordinator, and whether `node` is a member.
@@ -71,8 +79,8 @@ where
     A: Actor + Handler<M>,
     M: Message,
 {
-    /// The handler's reply.
-    Taken(<A as Handler<M>>::Result),
+    /// The handler's reply, and the command that it completes in the audit log.
+    Taken(<A as Handler<M>>::Result, Option<PendingCommand>),
     /// A refusal of the message.
     Refused,
     /// The scheduler must be asked first.
@@ -86,11 +94,60 @@ where
 {
     fn handle(self, ctx: &mut Context<A>, tx: Option<OneshotSender<M::Result>>) {
         match self {
-            AdmissionResult::Taken(answer) => answer.handle(ctx, tx),
+            AdmissionResult::Taken(answer, command) => reply::<A, M>(ctx, answer, command, tx),
             AdmissionResult::Refused => drop(tx),
             AdmissionResult::Later(asking, received) => resume(ctx, asking, received, tx, 1),
         }
     }
+}
+
+/// A command whose reply the audit log awaits.
+pub struct PendingCommand {
+    log: Arc<AuditLog>,
+    entry: AuditEntry,
+}
+
+impl PendingCommand {
+    /// The command of a message of another process, if the actor records commands.
+    fn of<A, M>(actor: &A, received: &ReceivedMessage<M>) -> Option<Self>
+    where
+        A: AdmitsMessages,
+        M: HasRule,
+    {
+        let log = actor.audit_log()?;
+        let job = received.message.about().map(|about| about.job);
+        let entry = log.entry(Principal::of(&received.from), M::NAME, job);
+        Some(Self { log: Arc::clone(log), entry })
+    }
+
+    fn refused(&self, why: Refusal) {
+        self.log.append(&self.entry.clone().refused(why));
+    }
+}
+
+/// Sends a handler's reply. The audit log gets its outcome first.
+fn reply<A, M>(
+    ctx: &mut Context<A>,
+    answer: <A as Handler<M>>::Result,
+    command: Option<PendingCommand>,
+    tx: Option<OneshotSender<M::Result>>,
+) where
+    A: AdmitsMessages + Handler<M>,
+    M: HasRule,
+{
+    let Some(PendingCommand { log, entry }) = command else { return answer.handle(ctx, tx) };
+    let (inner, outcome) = tokio::sync::oneshot::channel();
+    answer.handle(ctx, Some(inner));
+    let completed = wrap_future::<_, A>(outcome).map(move |reply, _: &mut A, _: &mut _| {
+        // Without a reply, the actor has dropped the command.
+        let Ok(reply) = reply else { return log.append(&entry.refused(Refusal::Stopped)) };
+        log.append(&entry.completed(M::outcome(&reply)));
+        if let Some(tx) = tx {
+            // The caller may have gone.
+            let _ = tx.send(reply);
+        }
+    });
+    ctx.spawn(completed);
 }
 
 /// Judges a message again after the scheduler's answer.
@@ -106,18 +163,20 @@ fn resume<A, M>(
 {
     let on_done = move |confirmed: Option<JobAuthority>, actor: &mut A, ctx: &mut Context<A>| {
         let judgement = weigh(actor, &received, Some(confirmed.as_ref()));
-        match (judgement, asked < ASKS_MAX) {
+        let why = match (judgement, asked < ASKS_MAX) {
             (Judgement::Admit, _) => {
+                let command = audited(actor, &received);
                 let answer = Handler::<M>::handle(actor, signed(received), ctx);
-                answer.handle(ctx, tx);
+                return reply::<A, M>(ctx, answer, command, tx);
             }
-            (Judgement::Refuse(why), _) => received.refuse(why),
+            (Judgement::Refuse(why), _) => why,
             (Judgement::Ask, true) => match ask_for(actor, &received) {
-                Some(asking) => resume(ctx, asking, received, tx, asked + 1),
-                None => received.refuse(Refusal::Unconfirmed),
+                Some(asking) => return resume(ctx, asking, received, tx, asked + 1),
+                None => Refusal::Unconfirmed,
             },
-            (Judgement::Ask, false) => received.refuse(Refusal::Unconfirmed),
-        }
+            (Judgement::Ask, false) => Refusal::Unconfirmed,
+        };
+        refuse(actor, received, why);
     };
     ctx.spawn(wrap_future::<_, A>(asking).map(on_done));
 }
@@ -176,7 +235,9 @@ where
 {
     let why = match weigh(actor, &received, None) {
         Judgement::Admit => {
-            return AdmissionResult::Taken(Handler::<M>::handle(actor, signed(received), ctx));
+            let command = audited(actor, &received);
+            let answer = Handler::<M>::handle(actor, signed(received), ctx);
+            return AdmissionResult::Taken(answer, command);
         }
         Judgement::Ask => match ask_for(actor, &received) {
             Some(asking) => return AdmissionResult::Later(asking, received),
@@ -184,8 +245,25 @@ where
         },
         Judgement::Refuse(why) => why,
     };
-    received.refuse(why);
+    refuse(actor, received, why);
     AdmissionResult::Refused
+}
+
+/// The command of an admitted message, if the log has its kind.
+fn audited<A: AdmitsMessages, M: HasRule>(
+    actor: &A,
+    received: &ReceivedMessage<M>,
+) -> Option<PendingCommand> {
+    if M::AUDITED { PendingCommand::of(actor, received) } else { None }
+}
+
+fn refuse<A: AdmitsMessages, M: HasRule>(actor: &A, received: ReceivedMessage<M>, why: Refusal) {
+    // The log also has the attempts of users to read what is not theirs.
+    let is_user = matches!(received.from.role, Some(Role::Client | Role::Viewer));
+    if M::AUDITED || (is_user && why.is_denial()) {
+        PendingCommand::of(actor, &received).inspect(|command| command.refused(why));
+    }
+    received.refuse(why);
 }
 
 /// Makes an actor that implements [`AdmitsMessages`](crate::admit::AdmitsMessages) handle a message with a rule

@@ -21,7 +21,7 @@ use springtide_runtime::net::Net;
 use springtide_runtime::net::join::JoinCounts;
 use springtide_runtime::remote::Hub;
 
-pub use self::renewal::{Renewal, is_due, renew_at, renew_files, retry_in};
+pub use self::renewal::{Renewal, is_due, refresh_files, renew_at, renew_files, retry_in};
 pub use self::service::{Clusters, EnrolmentService, IsOwn, JoinTerms, NodeConfigWriter};
 pub use self::state::{
     EnrolmentState, IssuedName, Revocation, RevokeError, Token, TokenRole, TokenSpec, TokenState,
@@ -62,7 +62,8 @@ impl EnrolmentActor {
         hub.publish(ENROLMENT, enrolment.clone())
             .accepts_from::<RenewCertificate>(admit::by_rule)
             .accepts_from::<ReloadEnrolment>(admit::by_rule)
-            .accepts_from::<GetJoinStatus>(admit::by_rule);
+            .accepts_from::<GetJoinStatus>(admit::by_rule)
+            .accepts_from::<GetAuthorities>(admit::by_rule);
         enrolment
     }
 
@@ -119,6 +120,22 @@ impl Handler<RenewCertificate> for EnrolmentActor {
         Box::pin(async move {
             let failed = |error| RenewError::Failed { node, reason: format!("{error}") };
             renewed.await.unwrap_or_else(|error| Err(failed(error)))
+        })
+    }
+}
+
+impl Handler<GetAuthorities> for EnrolmentActor {
+    type Result = ResponseFuture<Result<String, RenewError>>;
+
+    fn handle(&mut self, _: GetAuthorities, _: &mut Self::Context) -> Self::Result {
+        let (service, node) = (Arc::clone(&self.service), self.net.me().node.clone());
+        let found = tokio::task::spawn_blocking(move || service.authorities());
+        Box::pin(async move {
+            let failed = |reason: String| RenewError::Failed { node, reason };
+            match found.await {
+                Ok(found) => found.map_err(|error| failed(error.to_string())),
+                Err(error) => Err(failed(error.to_string())),
+            }
         })
     }
 }

@@ -6,16 +6,16 @@
 //! interval at most. Independent of the head's decision.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use springtide_runtime::net::Net;
 use springtide_runtime::net::tls::{Calendar, Dates, NodeIdentity, NodeName};
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::remote::{Remote, RemoteError};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use super::{EnrolmentActor, RenewCertificate, RenewError};
+use super::{EnrolmentActor, GetAuthorities, RenewCertificate, RenewError};
 
 /// Maximum interval between readings of the date.
 const CHECK_INTERVAL: Duration = Duration::from_secs(20);
@@ -74,8 +74,16 @@ impl Renewal {
         let mut failures = 0;
         let mut draw = random.unit();
         let mut wait = Duration::ZERO;
+        let mut asked: Option<Instant> = None;
         loop {
             let now = (self.calendar)();
+            // Another authority begins to be trusted, or issues.
+            let mut is_replaced = false;
+            if asked.is_none_or(|asked| asked.elapsed() >= CHECK_INTERVAL) {
+                let authorities = authorities(enrolment).await;
+                is_replaced = authorities.is_some_and(|all| all != self.identity.pem()[2]);
+                asked = Some(Instant::now());
+            }
             let dates = match self.identity.dates() {
                 Ok(dates) => dates,
                 Err(error) => return error.to_string(), // it was valid at the start
@@ -85,7 +93,7 @@ impl Renewal {
             if has_ended {
                 wait = Duration::ZERO; // a link may still exist after the machine slept
             }
-            let is_due = is_due(dates, draw, now);
+            let is_due = is_replaced || is_due(dates, draw, now);
             if !is_due || !wait.is_zero() {
                 let due = seconds(if is_due { 0 } else { renew_at(dates, draw) - now });
                 let pause = due.max(wait).min(CHECK_INTERVAL);
@@ -167,7 +175,45 @@ async fn renewed(
         Err(error @ RenewError::NotJoined { .. }) => return Err((true, error.to_string())),
         Err(error) => return Err(failure(error)),
     };
+    let identity = match authorities(enrolment).await {
+        Some(all) => identity.with_authorities(&all).map_err(failure)?,
+        None => identity.clone(),
+    };
     identity.with_certificate(&certificate).map_err(failure)
+}
+
+/// The certificates of the authorities that are trusted now; none if the head does not say, as one
+/// of an earlier version.
+async fn authorities(enrolment: &Remote<EnrolmentActor>) -> Option<String> {
+    enrolment.send(GetAuthorities {}).deadline(WITHIN).await.ok()?.ok()
+}
+
+/// Renews the certificate in a directory that no process watches, if it is due or the authority is
+/// replaced. To be called after each connection to the head.
+///
+/// # Errors
+/// The reason why it stays as it is. The trusted authorities are written all the same.
+pub async fn refresh_files(
+    identity: &NodeIdentity,
+    dir: &Path,
+    now: i64,
+    enrolment: &Remote<EnrolmentActor>,
+) -> Result<(), String> {
+    let text = |error: springtide_runtime::net::tls::TlsError| error.to_string();
+    let trusted = authorities(enrolment).await.filter(|all| all != identity.pem()[2]);
+    if trusted.is_none() && !is_due(identity.dates().map_err(text)?, 0.0, now) {
+        return Ok(());
+    }
+    match renewed(identity, enrolment).await {
+        Ok(new) => new.save_certificate(dir).map_err(text),
+        Err((_, why)) => {
+            if let Some(trusted) = trusted {
+                let same = identity.with_authorities(&trusted).map_err(text)?;
+                same.save_certificate(dir).map_err(text)?;
+            }
+            Err(why)
+        }
+    }
 }
 
 /// Renews the certificates in these directories each time one is due, with the keys there.
@@ -182,12 +228,14 @@ pub async fn renew_files(
     let mut reported = BTreeSet::new();
     loop {
         let mut pause = CHECK_INTERVAL;
+        let trusted = authorities(&enrolment).await;
         for dir in &dirs {
             // The file may appear later.
             let Ok(identity) = NodeIdentity::load_even_if_expired(dir) else { continue };
             let Ok(dates) = identity.dates() else { continue };
             let now = calendar();
-            if !is_due(dates, 0.0, now) {
+            let is_replaced = trusted.as_ref().is_some_and(|all| *all != identity.pem()[2]);
+            if !is_replaced && !is_due(dates, 0.0, now) {
                 let left = u64::try_from(renew_at(dates, 0.0) - now).unwrap_or(0);
                 pause = pause.min(Duration::from_secs(left));
                 continue;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::join::{
     JoinAuthorizer, JoinDecision, JoinGrant, JoinReason, JoinRefusal, JoinRequest,
 };
-use springtide_runtime::net::tls::{Ca, Calendar, NodeName, check_request};
+use springtide_runtime::net::tls::{Ca, Calendar, NodeName, TlsError, check_request};
 
 use super::state::JoinAttempt;
 use super::store::EnrolmentStore;
@@ -42,6 +43,8 @@ pub struct EnrolmentService(Arc<ServiceState>);
 
 struct ServiceState {
     ca: Ca,
+    /// Directory of the authority, if it may be replaced meanwhile.
+    ca_dir: Option<PathBuf>,
     store: EnrolmentStore,
     calendar: Calendar,
     clusters: Clusters,
@@ -61,8 +64,45 @@ impl EnrolmentService {
         validity: Duration,
         recorder: Recorder,
     ) -> Self {
-        let own = None;
-        Self(Arc::new(ServiceState { ca, store, calendar, clusters, validity, recorder, own }))
+        let (own, ca_dir) = (None, None);
+        Self(Arc::new(ServiceState {
+            ca,
+            ca_dir,
+            store,
+            calendar,
+            clusters,
+            validity,
+            recorder,
+            own,
+        }))
+    }
+
+    /// Reads the authority from this directory before each use, since it may be replaced. Must be
+    /// called before the service is shared.
+    pub fn reading_authority(mut self, dir: PathBuf) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.ca_dir = Some(dir);
+        }
+        self
+    }
+
+    /// Calls `work` with the authority that issues now.
+    fn with_authority<T>(
+        &self,
+        work: impl FnOnce(&Ca) -> Result<T, TlsError>,
+    ) -> Result<T, TlsError> {
+        match &self.0.ca_dir {
+            Some(dir) => work(&Ca::load(dir)?),
+            None => work(&self.0.ca),
+        }
+    }
+
+    /// The certificates of the trusted authorities in PEM, the issuing one first.
+    ///
+    /// # Errors
+    /// The authority cannot be read.
+    pub fn authorities(&self) -> Result<String, TlsError> {
+        self.with_authority(|ca| Ok(ca.cert_pem().to_owned()))
     }
 
     /// Also renews certificates issued without a token, if `is_own` holds for their name, with this
@@ -106,7 +146,7 @@ impl EnrolmentService {
         let name = NodeName { node: node.clone(), cluster: cluster.clone(), role: role.clone() };
         let (now, until) = self.dates();
         if let Some((_, validity)) = self.0.own.as_ref().filter(|(is_own, _)| is_own(&name)) {
-            let signed = self.0.ca.sign(request, &name, *validity, now);
+            let signed = self.with_authority(|ca| ca.sign(request, &name, *validity, now));
             tracing::info!("the certificate of {node} is renewed for {validity:?}");
             return signed.map_err(|error| failed(&error));
         }
@@ -118,7 +158,7 @@ impl EnrolmentService {
             }
             Some(reason) => RenewError::Revoked { node: node.clone(), reason },
         })?;
-        let signed = self.0.ca.sign(request, &name, self.0.validity, now);
+        let signed = self.with_authority(|ca| ca.sign(request, &name, self.0.validity, now));
         let signed = signed.map_err(|error| failed(&error))?;
         tracing::info!("the certificate of {node} is renewed for {:?}", self.0.validity);
         Ok(signed)
@@ -146,8 +186,11 @@ impl EnrolmentService {
             ),
             ..failed(error.to_string())
         })??;
-        let certificate = self.0.ca.sign(&request.request, &name, self.0.validity, now);
-        let certificate = certificate.map_err(|error| failed(error.to_string()))?;
+        let signed = self.with_authority(|ca| {
+            let certificate = ca.sign(&request.request, &name, self.0.validity, now)?;
+            Ok((certificate, ca.cert_pem().to_owned()))
+        });
+        let (certificate, authority) = signed.map_err(|error| failed(error.to_string()))?;
         let terms = self.0.clusters.get(&name.cluster).filter(|_| name.role == "node");
         let config = terms.map_or_else(|| Ok(String::new()), |terms| (terms.config)(&name.node));
         let config = config.map_err(failed)?;
@@ -157,7 +200,7 @@ impl EnrolmentService {
             why: format!("token {} is good, shown from {from}", request.token),
             inputs: serde_json::json!({ "name": name.to_string(), "until": until }),
         });
-        Ok(JoinGrant { certificate, authority: self.0.ca.cert_pem().to_owned(), config })
+        Ok(JoinGrant { certificate, authority, config })
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use springtide_protocol::names::site_node;
+use springtide_protocol::names::{HEAD_CLUSTER, USERS_CLUSTER, site_node};
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::join::{JoinReason, JoinRefusal, NewToken, matches_secret};
 use springtide_runtime::net::tls::NodeName;
@@ -22,8 +22,13 @@ pub enum TokenRole {
     Node,
     /// The cluster's own site.
     Site,
-    /// A client of the grid.
+    /// A client that submits jobs under its own name.
+    #[serde(alias = "submitter")]
     Client,
+    /// A client that acts for the grid's operator.
+    Admin,
+    /// A client that reads the states of all jobs.
+    Viewer,
 }
 
 impl TokenRole {
@@ -32,7 +37,26 @@ impl TokenRole {
         match self {
             Self::Node => "node",
             Self::Site => "site",
-            Self::Client => "client",
+            Self::Client | Self::Admin => "client",
+            Self::Viewer => "viewer",
+        }
+    }
+
+    /// Returns the role in lists of tokens.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Client => "submitter",
+            Self::Admin => "admin",
+            Self::Node | Self::Site | Self::Viewer => self.as_str(),
+        }
+    }
+
+    /// The cluster in the certificates of a user's role. That of the head makes an operator.
+    pub fn users_cluster(self) -> Option<&'static str> {
+        match self {
+            Self::Node | Self::Site => None,
+            Self::Admin => Some(HEAD_CLUSTER),
+            Self::Client | Self::Viewer => Some(USERS_CLUSTER),
         }
     }
 }
@@ -281,14 +305,16 @@ impl EnrolmentState {
         self.tidy(now);
         let at = self.judge(id, secret, now)?;
         let Token { role, cluster, .. } = &self.tokens[at];
-        let (role, cluster) = (*role, cluster.clone());
+        // Tokens of earlier versions name the head's cluster for clients.
+        let (role, cluster) =
+            (*role, role.users_cluster().map_or_else(|| cluster.clone(), ClusterId::from));
         let node = match role {
             TokenRole::Node => self.node_name(&cluster, most(&cluster), asked, now)?,
             TokenRole::Site => site_node(&cluster),
             // Several clients may use one token.
-            TokenRole::Client => {
+            TokenRole::Client | TokenRole::Admin | TokenRole::Viewer => {
                 let used = self.tokens[at].uses - self.tokens[at].uses_left + 1;
-                NodeId::from(format!("client-{id}-{used}"))
+                NodeId::from(format!("{}-{id}-{used}", role.as_str()))
             }
         };
         if role != TokenRole::Node
@@ -549,7 +575,7 @@ mod tests {
         let client = fixture.token(TokenRole::Client, 2);
         let id = client.id.clone();
         for n in 1..=2 {
-            let expected = format!("springtide://lab/client/client-{id}-{n}");
+            let expected = format!("springtide://users/client/client-{id}-{n}");
             assert_eq!(fixture.join(&client, None).unwrap(), expected);
         }
     }

@@ -28,6 +28,7 @@ use self::manager::ManagerSettings;
 use crate::admit::{
     AdmitsMessages, AuthorityQuery, MessageSubject, Principal, SenderStanding, wait,
 };
+use crate::audit::AuditLog;
 use crate::lease::LeaseError;
 use crate::links::{LinkChange, LinkChanges};
 use crate::policy::malleability::PlacementPlan;
@@ -366,6 +367,10 @@ impl AdmitsMessages for Scheduler {
     /// The nodes of a job under recovery report its coordinator.
     fn ask(&self, _: &MessageOrigin, _: &MessageSubject) -> Option<AuthorityQuery> {
         Some(wait())
+    }
+
+    fn audit_log(&self) -> Option<&Arc<AuditLog>> {
+        self.store.audit_log()
     }
 }
 

@@ -19,7 +19,7 @@ use springtide_runtime::net::tls::TlsError;
 use springtide_runtime::net::{NetError, RefuseReason};
 use springtide_runtime::private::PrivateError;
 use springtide_runtime::records::RecordError;
-use springtide_runtime::remote::RemoteError;
+use springtide_runtime::remote::{Refusal, RemoteError};
 use springtide_runtime::work::InputError;
 
 /// The exit code of the process. Scripts rely on the numbers.
@@ -252,8 +252,15 @@ impl From<DrainError> for Failed {
 
 impl From<RemoteError> for Failed {
     fn from(error: RemoteError) -> Self {
-        let exit = of_refusal(error.refused());
-        Self::new(exit, error)
+        match &error {
+            // The links of both sides continue, but the sender may not give this command.
+            RemoteError::Refused {
+                node,
+                reason: reason @ (Refusal::Owner | Refusal::Role),
+                ..
+            } => Self::new(Exit::Auth, format!("{node} refuses this command: {reason}")),
+            _ => Self::new(of_refusal(error.refused()), error),
+        }
     }
 }
 

@@ -451,6 +451,9 @@ section! {
     TlsSection {
         /// Directory of the grid's certificate authority; default: a new one for each run.
         ca: Option<PathBuf> = Absent("\"/etc/springtide/ca\"");
+        /// Directory with the certificate and key by which commands act; default: an operator's,
+        /// which they issue themselves with the authority's key.
+        identity: Option<PathBuf> = Absent("\"/home/me/.springtide-identity\"");
         /// Validity of certificates of the head, and of the sites and nodes that it issues them
         /// for. They are renewed at two thirds of this time.
         validity: Time = Is("\"720h\"");

@@ -94,8 +94,8 @@ pub enum Refusal {
     NotAccepted,
     /// The sender's certificate lacks the role for the message.
     #[error(
-        "the role in this node's certificate does not allow it: issue one of the right role with \
-         `springtide ca issue`"
+        "the role in the sender's certificate does not allow it: `springtide token create --role \
+         ROLE` or `springtide ca issue` gives another one"
     )]
     Role,
     /// The message names another node, cluster or incarnation than the certificate and hello of its

@@ -1,7 +1,8 @@
 //! Admission of messages: roles of certificates against the messages of the runtime's actors.
 //!
-//! - A client may submit jobs under its own name, cancel them, query the grid's status, and drain
-//!   nodes.
+//! - A client may submit jobs under its own name, cancel them, and query the grid's status. A
+//!   client of the operator may do this with all jobs, and drain nodes.
+//! - A viewer may read the states of all jobs and of the grid.
 //! - A node may register and drain under its own name, report, coordinate jobs, request their
 //!   nodes, and renew its certificate.
 //! - A site may report its own cluster's nodes and files, drain its nodes, read other clusters'
@@ -18,17 +19,20 @@
 //! to itself are not judged. Networks without certificates (in memory) have no roles, but places
 //! and epochs are judged there too.
 
+mod audit;
 mod place;
 mod table;
 
+pub use self::audit::AuditOutcome;
 pub use self::place::{
     Judgement, Places, Principal, Rule, SenderStanding, is_head, is_operator, judge, outside,
+    reads_all_jobs,
 };
 pub use self::table::{HasRule, MessageSubject, RULES, by_rule};
 
 use springtide_base::id::{ClusterId, NodeId, Peer};
 use springtide_net::net::tls::{NodeName, Role};
-use springtide_remote::{Refusal, Sender};
+use springtide_remote::{MessageOrigin, Refusal, Sender};
 
 use crate::cluster::{ClusterHeartbeat, ClusterPeriod, ClusterReady, WorkerJoined, WorkerPeriod};
 use crate::enrol::RenewCertificate;
@@ -103,13 +107,18 @@ pub(crate) fn get_wait(from: &Sender<'_>, message: &GetWait) -> AdmissionVerdict
     from.holds(|peer| message.client == peer.node)
 }
 
+/// Only the operator's clients, and the head, may change the grid itself.
+pub(crate) fn by_operator<M>(from: &Sender<'_>, _: &M) -> AdmissionVerdict {
+    if is_operator(&MessageOrigin::of(from)) { Ok(()) } else { Err(Refusal::Role) }
+}
+
 /// Nodes may be drained by the grid's operators, and by a node that is to end itself.
 pub(crate) fn drain(from: &Sender<'_>, message: &Drain) -> AdmissionVerdict {
     if from.role == Some(Role::Site) {
         return site(from, |peer| message.nodes.iter().all(|node| is_of(node, &peer.cluster)));
     }
     if from.role != Some(Role::Node) {
-        return Ok(());
+        return by_operator(from, message);
     }
     from.holds(|peer| {
         let itself = std::slice::from_ref(&peer.node);
@@ -174,6 +183,7 @@ mod tests {
     use crate::enrol::GetJoinStatus;
     use crate::hardware::Hardware;
     use crate::job::JobParams;
+    use crate::names::HEAD_CLUSTER;
     use crate::site::RestartNodes;
 
     fn contact(node: &str, cluster: &str) -> Contact {
@@ -238,7 +248,10 @@ mod tests {
             incarnation: life.map(Incarnation),
         };
         let own = drain_of(&["ams-1"], Some(5));
-        assert_eq!(admitted(|from| by_rule(from, &own)), [true, true, true, false, true, true]);
+        assert_eq!(admitted(|from| by_rule(from, &own)), [true, true, false, false, true, true]);
+        let head = Peer { cluster: HEAD_CLUSTER.into(), ..peer.clone() };
+        let operator = Sender { peer: &head, role: Some(Role::Client) };
+        assert_eq!(by_rule(&operator, &own), Ok(()));
         let two = drain_of(&["ams-1", "ams-2"], Some(5));
         for other in
             [two, drain_of(&["ams-2"], Some(5)), drain_of(&["ams-1"], None), drain_of(&[], Some(5))]
@@ -265,6 +278,33 @@ mod tests {
         assert_eq!(admitted(|from| by_rule(from, &own)), [true, false, true, false, true, false]);
         let from = Sender { peer: &peer, role: Some(Role::Client) };
         assert_eq!(submit(&from, &submit_of("client-7")), Err(Refusal::Identity));
+    }
+
+    #[test]
+    fn a_viewer_reads_all_jobs_and_changes_none() {
+        let viewer = |rule: &Rule| {
+            let peer = Peer { cluster: "users".into(), ..peer(5) };
+            let origin = MessageOrigin { peer, role: Some(Role::Viewer) };
+            let standing = SenderStanding {
+                known: true,
+                places: outside(&origin, None),
+                ..SenderStanding::default()
+            };
+            judge(rule, &origin, &standing, None)
+        };
+        let (mut read, mut about_jobs) = (Vec::new(), 0);
+        for (name, rule) in RULES {
+            about_jobs += u32::from(rule.places.is_some());
+            if rule.places.is_some() && viewer(rule) == Judgement::Admit {
+                read.push(*name);
+            }
+        }
+        assert!(about_jobs > 40, "{about_jobs}");
+        assert_eq!(read, ["get-job", "look-at-job"]);
+        for changes in ["submit", "cancel-jobs-of", "prepare-slots", "drain", "undrain"] {
+            let (_, rule) = RULES.iter().find(|(name, _)| *name == changes).unwrap();
+            assert_eq!(viewer(rule), Judgement::Refuse(Refusal::Role), "{changes}");
+        }
     }
 
     #[test]

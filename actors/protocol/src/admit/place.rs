@@ -33,14 +33,17 @@ impl Places {
     pub const OWNER: Places = Places(16);
     /// A client of the grid's operator.
     pub const OPERATOR: Places = Places(32);
+    /// A client that may read all jobs and change none.
+    pub const VIEWER: Places = Places(64);
 
     /// Each place with its name, in order of this list.
-    pub const ALL: [(Places, &'static str); 7] = [
+    pub const ALL: [(Places, &'static str); 8] = [
         (Places::NONE, "other"),
         (Places::MEMBER, "member"),
         (Places::HOST, "host"),
         (Places::COORDINATOR, "coordinator"),
         (Places::OWNER, "owner"),
+        (Places::VIEWER, "viewer"),
         (Places::OPERATOR, "operator"),
         (Places::HEAD, "head"),
     ];
@@ -79,7 +82,7 @@ pub struct Rule {
 pub struct SenderStanding {
     /// The receiver has the job.
     pub known: bool,
-    /// The sender's places in the job. Those of head and operator hold without a job.
+    /// The sender's places in the job. Those of head, operator and viewer hold without a job.
     pub places: Places,
     /// The current epoch of the job, if the receiver knows one.
     pub epoch: Option<Epoch>,
@@ -168,7 +171,7 @@ fn judge_place(
     epoch: Option<Epoch>,
 ) -> Result<(), Refusal> {
     // A place outside the job requires neither job nor epoch.
-    let outside = Places::HEAD.or(Places::OPERATOR);
+    let outside = Places::HEAD.or(Places::OPERATOR).or(Places::VIEWER);
     if Places(standing.places.0 & outside.0).meets(allowed) {
         return Ok(());
     }
@@ -238,6 +241,7 @@ fn role_name(role: Role) -> &'static str {
         Role::Site => "site",
         Role::Node => "node",
         Role::Client => "client",
+        Role::Viewer => "viewer",
         Role::Other => "other",
     }
 }
@@ -257,12 +261,18 @@ pub fn is_operator(from: &MessageOrigin) -> bool {
     match from.role {
         Some(Role::Client) => from.peer.cluster.as_str() == HEAD_CLUSTER,
         Some(Role::Head) | None => true,
-        Some(Role::Node | Role::Site | Role::Other) => false,
+        Some(Role::Viewer | Role::Node | Role::Site | Role::Other) => false,
     }
+}
+
+/// Whether a sender may read the jobs of all principals.
+pub fn reads_all_jobs(from: &MessageOrigin) -> bool {
+    is_operator(from) || from.role == Some(Role::Viewer)
 }
 
 /// The places that a sender has without a job.
 pub fn outside(from: &MessageOrigin, scheduler: Option<&NodeId>) -> Places {
     let head = Places::HEAD.when(is_head(from, scheduler));
-    head.or(Places::OPERATOR.when(is_operator(from)))
+    let viewer = Places::VIEWER.when(from.role == Some(Role::Viewer));
+    head.or(Places::OPERATOR.when(is_operator(from))).or(viewer)
 }

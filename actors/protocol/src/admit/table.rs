@@ -8,10 +8,11 @@ use springtide_base::id::{Epoch, JobId, NodeId};
 use springtide_net::net::tls::Role;
 use springtide_remote::{MessageOrigin, Refusal, RemoteMessage, Sender};
 
+use super::audit::AuditOutcome;
 use super::place::{Places, Principal, Rule};
 use super::*;
 use crate::cluster::{FinishCluster, FinishWithout, GetMemory, NodeSilence, StoreMemory};
-use crate::enrol::{GetJoinStatus, ReloadEnrolment};
+use crate::enrol::{GetAuthorities, GetJoinStatus, ReloadEnrolment};
 use crate::files::{CancelFetches, FetchFile, PutChunk, ReadChunk, RemoveFiles, ScanFiles};
 use crate::job::{
     Assign, Cancel, ClientMessage, JobEndNotice, JobEndReport, JobNote, LostMember, ReleaseWorker,
@@ -101,6 +102,14 @@ pub trait HasRule: RemoteMessage {
 
     /// Writes the sender into the message, if the message stores it.
     fn sign(&mut self, _from: &MessageOrigin) {}
+
+    /// Whether the message is a command for the audit log.
+    const AUDITED: bool = false;
+
+    /// The outcome of the command for the audit log, from the handler's reply.
+    fn outcome(_reply: &<Self as actix::Message>::Result) -> AuditOutcome {
+        AuditOutcome::default()
+    }
 }
 
 /// Judges a message that is not about a job, for [`Published::accepts_from`].
@@ -119,13 +128,15 @@ const CLIENTS: &[Role] = &[Role::Client, Role::Head];
 const NODES: &[Role] = &[Role::Node];
 const WORKERS: &[Role] = &[Role::Node, Role::Head];
 const SITES: &[Role] = &[Role::Site, Role::Head];
+const VIEWERS: &[Role] = &[Role::Client, Role::Viewer, Role::Head];
 const READERS: &[Role] = &[Role::Client, Role::Site, Role::Head];
-const HOLDERS: &[Role] = &[Role::Node, Role::Site, Role::Client];
+const HOLDERS: &[Role] = &[Role::Node, Role::Site, Role::Client, Role::Viewer];
 const DRAINERS: &[Role] = &[Role::Node, Role::Site, Role::Client, Role::Head];
 const PARTIES: &[Role] = &[Role::Node, Role::Client, Role::Head];
-const ANY: &[Role] = &[Role::Node, Role::Site, Role::Client, Role::Head, Role::Other];
+const ANY: &[Role] = &[Role::Node, Role::Site, Role::Client, Role::Viewer, Role::Head, Role::Other];
 
 const OWNERS: Places = Places::OWNER.or(Places::OPERATOR).or(Places::HEAD);
+const OBSERVERS: Places = OWNERS.or(Places::VIEWER);
 const COORDINATOR: Places = Places::COORDINATOR;
 const MEMBERS: Places = Places::MEMBER.or(Places::HOST).or(Places::COORDINATOR);
 const HOSTS: Places = Places::HOST.or(Places::COORDINATOR);
@@ -136,6 +147,8 @@ macro_rules! rules {
     (@places $places:expr) => { Some($places) };
     (@confirmed) => { false };
     (@confirmed $confirmed:literal) => { $confirmed };
+    (@audited) => { false };
+    (@audited $audited:expr) => { true };
     ($($message:ident {
         roles: $roles:expr
         $(, about: $about:expr, places: $places:expr)?
@@ -143,6 +156,7 @@ macro_rules! rules {
         $(, narrowed: $narrowed:expr)?
         $(, claim: $claim:expr)?
         $(, sign: $sign:expr)?
+        $(, audited: $audited:expr)?
     })*) => {
         $(impl HasRule for $message {
             const RULE: Rule = Rule {
@@ -170,6 +184,13 @@ macro_rules! rules {
                 let sign: fn(&mut Self, &MessageOrigin) = $sign;
                 sign(self, from);
             })?
+
+            const AUDITED: bool = rules!(@audited $($audited)?);
+
+            $(fn outcome(reply: &<Self as actix::Message>::Result) -> AuditOutcome {
+                let outcome: fn(&<Self as actix::Message>::Result) -> AuditOutcome = $audited;
+                outcome(reply)
+            })?
         })*
 
         /// Each message's name and its rule.
@@ -186,23 +207,32 @@ rules! {
     // To the scheduler, by clients.
     Submit {
         roles: CLIENTS, claim: submit,
-        sign: |m, from| m.principal = Some(Principal::of(from))
+        sign: |m, from| m.principal = Some(Principal::of(from)),
+        audited: |r| match r {
+            Ok(grant) => AuditOutcome::of_jobs(vec![grant.job]),
+            Err(error) => AuditOutcome::failed(error),
+        }
     }
-    CancelJob { roles: CLIENTS, about: |m| MessageSubject::of(m.job), places: OWNERS }
-    CancelClientJobs { roles: CLIENTS, claim: cancel_of }
-    ResizeJob { roles: CLIENTS, about: |m| MessageSubject::of(m.job), places: OWNERS }
-    GetJob { roles: CLIENTS, about: |m| MessageSubject::of(m.job), places: OWNERS }
+    CancelJob {
+        roles: CLIENTS, about: |m| MessageSubject::of(m.job), places: OWNERS,
+        audited: |_| AuditOutcome::default()
+    }
+    CancelClientJobs { roles: CLIENTS, claim: cancel_of, audited: |_| AuditOutcome::default() }
+    ResizeJob {
+        roles: CLIENTS, about: |m| MessageSubject::of(m.job), places: OWNERS, audited: failure
+    }
+    GetJob { roles: VIEWERS, about: |m| MessageSubject::of(m.job), places: OBSERVERS }
     GetStatus { roles: ANY }
     GetWait { roles: CLIENTS, claim: get_wait }
     PlanJob { roles: ANY }
     GetSlots { roles: ANY }
     GetFiles { roles: ANY }
     PrepareSlots { roles: CLIENTS }
-    CommitSlots { roles: CLIENTS }
+    CommitSlots { roles: CLIENTS, audited: failure }
     ConfirmSlots { roles: CLIENTS }
-    ReleaseSlots { roles: CLIENTS }
-    Drain { roles: DRAINERS, claim: drain }
-    Undrain { roles: CLIENTS }
+    ReleaseSlots { roles: CLIENTS, audited: failure }
+    Drain { roles: DRAINERS, claim: drain, audited: failure }
+    Undrain { roles: CLIENTS, claim: by_operator, audited: failure }
     // To the scheduler, by sites.
     FilesReport { roles: SITES, claim: files_here }
     SiteRegistration { roles: SITES, claim: site_up }
@@ -352,7 +382,7 @@ rules! {
     AskShrink { roles: HEAD, about: |m| MessageSubject::of(m.job), places: ORDERS }
     BetterFree { roles: HEAD, about: |m| MessageSubject::of(m.job), places: ORDERS }
     GrowthRefused { roles: HEAD, about: |m| MessageSubject::of(m.job), places: ORDERS }
-    InspectJob { roles: CLIENTS, about: |m| MessageSubject::of(m.job), places: OWNERS }
+    InspectJob { roles: VIEWERS, about: |m| MessageSubject::of(m.job), places: OBSERVERS }
     Cancel { roles: CLIENTS, about: |m| MessageSubject::of(m.job), places: OWNERS }
     ClientMessage { roles: CLIENTS, about: |m| MessageSubject::of(m.job), places: Places::OWNER }
     // To a client.
@@ -380,12 +410,18 @@ rules! {
     RegisterAgain { roles: SITES }
     // To the enrolment service, and to the prober of every process.
     RenewCertificate { roles: HOLDERS, claim: renew }
-    ReloadEnrolment { roles: CLIENTS }
+    ReloadEnrolment { roles: CLIENTS, claim: by_operator }
     GetJoinStatus { roles: CLIENTS }
     Ping { roles: ANY }
     BandwidthSample { roles: ANY }
     FetchSample { roles: ANY }
     CheckPaths { roles: CLIENTS }
+    GetAuthorities { roles: HOLDERS }
+}
+
+/// The outcome of a command that names its jobs, or concerns none.
+fn failure<T, E: std::fmt::Display>(reply: &Result<T, E>) -> AuditOutcome {
+    reply.as_ref().err().map_or_else(AuditOutcome::default, AuditOutcome::failed)
 }
 
 /// The epoch of an order. An older program sends none; then only the sender's place counts.
@@ -428,10 +464,11 @@ mod tests {
     use super::*;
     use crate::admit::{Judgement, SenderStanding, judge};
 
-    const ROLES: [(Role, &str); 4] = [
+    const ROLES: [(Role, &str); 5] = [
         (Role::Node, "node"),
         (Role::Site, "site"),
         (Role::Client, "client"),
+        (Role::Viewer, "viewer"),
         (Role::Head, "head"),
     ];
 

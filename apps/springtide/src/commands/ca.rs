@@ -1,17 +1,19 @@
 //! `ca`: the certificate authority of a grid.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Subcommand, ValueHint};
 use springtide_cli::exit::{Exit, Failed, cannot};
-use springtide_cli::format::SCHEMA;
+use springtide_cli::format::{SCHEMA, seconds};
+use springtide_cli::options::time;
 use springtide_cli::print::print;
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::tls::{Ca, Fingerprint};
 
-use crate::operations::attach::grid_config;
-use crate::operations::grid_files::{ca_dir, dir_of, make_private_dir};
+use crate::operations::attach::{grid_config, record_command};
+use crate::operations::grid_files::{HeadFile, ca_dir, dir_of, make_private_dir};
+use crate::operations::locate::default_config;
 
 /// The subcommands of `ca`.
 #[derive(Subcommand, Clone, Debug)]
@@ -43,6 +45,19 @@ pub enum CaCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Replace the authority of a grid by another one, while the grid runs
+    Rotate {
+        /// Config of the grid [default: the nearest grid.toml]
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+              default_value_os_t = default_config(), hide_default_value = true)]
+        config: PathBuf,
+        /// Time for which both are trusted; the other one issues certificates after half of it
+        #[arg(long, value_name = "TIME", default_value = "24h", value_parser = time)]
+        period: Duration,
+        /// Print the result as one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Issue a certificate for a node
     Issue {
         /// Name of the node
@@ -51,12 +66,12 @@ pub enum CaCommand {
         /// Cluster of the node
         #[arg(long, value_name = "NAME")]
         cluster: String,
-        /// Role: node, client, site or head
+        /// Role: node, client, viewer, site or head; a client of the cluster `head` is an operator
         #[arg(
             long,
             value_name = "ROLE",
             default_value = "node",
-            value_parser = ["node", "client", "site", "head"],
+            value_parser = ["node", "client", "viewer", "site", "head"],
             hide_possible_values = true,
         )]
         role: String,
@@ -120,6 +135,7 @@ pub fn execute(command: &CaCommand) -> Result<(), Failed> {
                 print(&format!("{sum}\n"))
             };
         }
+        CaCommand::Rotate { config, period, json } => return rotate(config, *period, *json),
         CaCommand::Issue { node, cluster, role, dir, out, days } => {
             let (id, cluster) = (NodeId::from(node.as_str()), ClusterId::from(cluster.as_str()));
             let validity = Duration::from_secs(days * 24 * 3600);
@@ -130,6 +146,36 @@ pub fn execute(command: &CaCommand) -> Result<(), Failed> {
             let shown = out.display();
             eprintln!("wrote node.pem, node.key and ca.pem of {} to {shown}", identity.name());
         }
+    }
+    Ok(())
+}
+
+/// Shorter periods end before all nodes know of the other authority.
+const PERIOD_MIN: Duration = Duration::from_secs(60);
+
+/// Begins the rotation of a grid's authority, which its head continues.
+fn rotate(config: &Path, period: Duration, json: bool) -> Result<(), Failed> {
+    if period < PERIOD_MIN {
+        let least = seconds(PERIOD_MIN.as_secs_f64());
+        return Err(Failed::usage(format!(
+            "--period must be at least {least}: nodes learn of the other authority by then"
+        )));
+    }
+    let grid = grid_config(config)?;
+    let dir = dir_of(config, &grid);
+    let next = Ca::begin_rotation(&ca_dir(&grid, &dir), period)?.fingerprint();
+    record_command(&dir, "ca rotate", &next.to_string());
+    if json {
+        let object = serde_json::json!({ "schema": SCHEMA, "sha256": next.to_string() });
+        return print(&format!("{object}\n"));
+    }
+    let (half, all) = (seconds(period.as_secs_f64() / 2.0), seconds(period.as_secs_f64()));
+    eprintln!(
+        "the authority {next} is trusted from now on; it issues certificates after {half}, and the \
+        former one is trusted no more after {all}"
+    );
+    if HeadFile::read(&dir)?.is_none() {
+        eprintln!("no head runs here as far as this host knows: these times begin with the next");
     }
     Ok(())
 }

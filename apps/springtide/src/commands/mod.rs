@@ -2,6 +2,8 @@
 //!
 //! This file knows all of them; they do not know each other.
 
+mod audit;
+mod backup;
 mod ca;
 mod completions;
 mod config;
@@ -35,6 +37,8 @@ mod workflow;
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use springtide_cli::exit::{EXIT_CODES, Failed};
 
+use self::audit::AuditArgs;
+use self::backup::BackupArgs;
 use self::ca::CaCommand;
 use self::completions::CompletionsArgs;
 use self::config::ConfigCommand;
@@ -125,6 +129,13 @@ pub enum OtherCommand {
     /// Write, check and show configuration
     #[command(subcommand, arg_required_else_help = true)]
     Config(ConfigCommand),
+    /// List the commands that a grid received: who gave them, and their outcomes
+    Audit(AuditArgs),
+    /// Write the head's state into one file, also while the grid runs
+    Backup(BackupArgs),
+    /// Restore the head's state from a backup, before `up`
+    #[command(after_help = backup::EXIT_CODES)]
+    Restore(BackupArgs),
     /// The certificate authority of a grid
     #[command(subcommand, arg_required_else_help = true)]
     Ca(CaCommand),
@@ -183,6 +194,9 @@ pub fn execute(program: Program, matches: &ArgMatches) -> Result<(), Failed> {
     let command = OtherCommand::from_arg_matches(matches)
         .map_err(|error| Failed::usage(error.to_string().trim_end()))?;
     match command {
+        OtherCommand::Audit(args) => audit::execute(&args, global),
+        OtherCommand::Backup(args) => backup::execute(&args, program.version, global),
+        OtherCommand::Restore(args) => backup::execute_restore(&args, global),
         OtherCommand::Up(args) => up::execute(&args, program.version, global),
         OtherCommand::Down(args) => down::execute(&args, global),
         OtherCommand::Status(args) => status::execute(&args, global),

@@ -31,8 +31,10 @@ impl std::str::FromStr for TokenRoleOption {
         match text {
             "node" => Ok(Self(TokenRole::Node)),
             "site" => Ok(Self(TokenRole::Site)),
-            "client" => Ok(Self(TokenRole::Client)),
-            _ => Err("must be node, site or client".to_owned()),
+            "admin" => Ok(Self(TokenRole::Admin)),
+            "submitter" | "client" => Ok(Self(TokenRole::Client)),
+            "viewer" => Ok(Self(TokenRole::Viewer)),
+            _ => Err("must be node, site, admin, submitter or viewer".to_owned()),
         }
     }
 }
@@ -75,9 +77,11 @@ pub struct CreateArgs {
     /// Cluster to join; none for clients
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
-    /// Role to join as: node, site or client
-    #[arg(long, value_name = "ROLE", default_value = "node",
-          value_parser = keyword_parser::<TokenRoleOption>(&["node", "site", "client"]), hide_possible_values = true)]
+    /// Role to join as: node or site; or that of a user: admin, submitter (also called client) or
+    /// viewer
+    #[arg(long, value_name = "ROLE", default_value = "node", hide_possible_values = true,
+          value_parser = keyword_parser::<TokenRoleOption>(
+              &["node", "site", "admin", "submitter", "viewer", "client"]))]
     role: TokenRoleOption,
     /// Validity of the token
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = time)]
@@ -139,7 +143,9 @@ fn create(args: &CreateArgs) -> Result<(), Failed> {
     let what = match role {
         TokenRole::Node => format!("nodes of cluster {cluster}"),
         TokenRole::Site => format!("the site of cluster {cluster}"),
-        TokenRole::Client => "clients".to_owned(),
+        TokenRole::Client => "users who submit jobs".to_owned(),
+        TokenRole::Admin => "operators".to_owned(),
+        TokenRole::Viewer => "users who only look".to_owned(),
     };
     let (time, uses) = (seconds(ttl_s as f64), many(u64::from(entry.uses), "use"));
     eprintln!(

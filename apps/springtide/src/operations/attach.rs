@@ -5,8 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use springtide_actors::admit::Principal;
+use springtide_actors::audit::{AuditEntry, AuditLog};
 use springtide_actors::client::{Client, ReceivedNews};
 use springtide_actors::endpoint::Endpoint;
+use springtide_actors::enrol::{ENROLMENT, refresh_files};
 use springtide_actors::head::{HEAD, HEAD_CLUSTER};
 use springtide_actors::incarnation;
 use springtide_actors::job::SCHEDULER;
@@ -17,8 +20,8 @@ use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::format::seconds;
 use springtide_runtime::config::{GridConfig, Sources};
-use springtide_runtime::id::NodeId;
-use springtide_runtime::net::tls::{Ca, NODE_VALIDITY};
+use springtide_runtime::id::{Incarnation, NodeId};
+use springtide_runtime::net::tls::{Ca, NODE_VALIDITY, NodeIdentity, Role, calendar};
 use springtide_runtime::net::{Address, Contact};
 use springtide_runtime::remote::Remote;
 use tokio::sync::mpsc;
@@ -88,16 +91,19 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
         }
     };
     let host = file_of_head.as_ref().and_then(HeadFile::elsewhere).map(str::to_owned);
-    let ca = grid_files::ca_dir(config, &dir);
-    grid_files::check_authority(config, &dir)?;
-    if config.tls.ca.is_none() && !ca.exists() {
-        return Err(nothing("")); // `up` makes it
-    }
-    let authority = Authority::Kept(Ca::load(&ca)?, NODE_VALIDITY);
-    let me = NodeId::from(format!("client-{}-{:x}", std::process::id(), incarnation::unique()));
-    let identity = authority.issue(&me, HEAD_CLUSTER, "client")?;
+    let (identity, own) = match &config.tls.identity {
+        Some(identity) => users_identity(config, identity)?,
+        None => {
+            let ca = grid_files::ca_dir(config, &dir);
+            grid_files::check_authority(config, &dir)?;
+            if config.tls.ca.is_none() && !ca.exists() {
+                return Err(nothing("")); // `up` makes it
+            }
+            (operators_identity(Ca::load(&ca)?)?, incarnation::only())
+        }
+    };
     let bind = SocketAddr::new(own_address(config.head.bind.ip(), address), 0);
-    let endpoint = Endpoint::quic(netconf::head_net(config, bind), &identity, incarnation::only())?;
+    let endpoint = Endpoint::quic(netconf::head_net(config, bind), &identity, own)?;
     let (links, news) = Client::publish(&endpoint);
     // The scheduler asks the prober whether this process is alive.
     Prober::publish(&endpoint.hub);
@@ -133,8 +139,61 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
             _ => refused,
         });
     }
+    if let Some(dir) = &config.tls.identity {
+        let enrolment = endpoint.hub.remote(&head, ENROLMENT);
+        if let Err(why) = refresh_files(&identity, dir, calendar()(), &enrolment).await {
+            tracing::warn!("the certificate in {} is not renewed: {why}", dir.display());
+        }
+    }
     let crowded = status.map(|status| status.crowded).unwrap_or_default();
     Ok(Attachment { endpoint, head, address, crowded_hosts: crowded, links, news })
+}
+
+/// An identity of the operator for one command, issued by the authority of the grid. Its name says
+/// which user of this host runs the command.
+fn operators_identity(authority: Ca) -> Result<NodeIdentity, Failed> {
+    let authority = Authority::Kept(authority, NODE_VALIDITY);
+    let user = this_user();
+    let (pid, unique) = (std::process::id(), incarnation::unique());
+    let me = NodeId::from(format!("client-{user}-{pid}-{unique:x}"));
+    authority.issue(&me, HEAD_CLUSTER, "client")
+}
+
+/// The identity of a user in this directory, and the number of its process. A later command of the
+/// same identity replaces an earlier one.
+fn users_identity(config: &GridConfig, dir: &Path) -> Result<(NodeIdentity, Incarnation), Failed> {
+    let identity = NodeIdentity::load(dir)?;
+    let (name, grid) = (identity.name(), identity.grid());
+    if !matches!(name.role_kind(), Role::Client | Role::Viewer) || grid != config.grid.as_str() {
+        return Err(Failed::new(
+            Exit::Auth,
+            format!(
+                "tls.identity: {} has the certificate of {name} in grid {grid}, and commands need \
+                 that of a client or viewer in grid {}",
+                dir.display(),
+                config.grid
+            ),
+        ));
+    }
+    let own = incarnation::issue(dir).map_err(Failed::failure)?;
+    Ok((identity, own))
+}
+
+/// The name of this process's user, as certificates can contain it.
+pub fn this_user() -> String {
+    const NAME_MAX: usize = 16;
+    let name = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
+    let name: String = name.chars().filter(char::is_ascii_alphanumeric).take(NAME_MAX).collect();
+    if name.is_empty() { "user".to_owned() } else { name }
+}
+
+/// Records a command of this host's user that changes a grid's files without its head.
+pub fn record_command(dir: &Path, command: &str, detail: &str) {
+    let (name, cluster) = (this_user().as_str().into(), HEAD_CLUSTER.into());
+    let who = Principal { name, cluster, role: Some("user".to_owned()) };
+    let log = AuditLog::of(dir, calendar());
+    let entry = log.entry(who, command, None);
+    log.append(&AuditEntry { detail: Some(detail.to_owned()), ..entry });
 }
 
 /// The address of this host from which a client reaches the head: that of the head, if it is here.

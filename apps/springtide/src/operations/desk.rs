@@ -32,9 +32,10 @@ use std::time::Duration;
 use actix::prelude::*;
 use serde::{Deserialize, Serialize};
 use springtide_actors::admit::{
-    self, AdmitsMessages, AuthorityQuery, HasRule, MessageSubject, Places, Principal, Rule,
-    SenderStanding,
+    self, AdmitsMessages, AuditOutcome, AuthorityQuery, HasRule, MessageSubject, Places, Principal,
+    Rule, SenderStanding,
 };
+use springtide_actors::audit::AuditLog;
 use springtide_actors::client::{Client, JobUpdate, Receipt};
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::policy::Mode;
@@ -46,7 +47,7 @@ use springtide_cli::exit::Failed;
 use springtide_cli::outdir::manifest;
 use springtide_runtime::id::JobId;
 use springtide_runtime::net::Contact;
-use springtide_runtime::net::tls::Role;
+use springtide_runtime::net::tls::{Role, calendar};
 use springtide_runtime::remote::MessageOrigin;
 use springtide_runtime::remote_message;
 use springtide_runtime::work::ArrayTask;
@@ -55,6 +56,7 @@ use tokio::time::Instant;
 pub use self::drawer::ArchiveReader;
 pub use self::entry::{ArchiveEntry, ArchiveSettings, JobRecord, since_epoch};
 pub use self::output::{OutputChunk, OutputFile};
+pub use self::records::check_records;
 pub use self::retention::{Retention, Selection};
 
 use self::entry::LOST;
@@ -124,8 +126,8 @@ pub struct ListJobs {
     /// The maximum number of ended jobs, most recent first; all if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<usize>,
-    /// Only jobs of this principal. The archive sets it to the sender, unless the sender is the
-    /// operator.
+    /// Only jobs of this principal. The archive sets it to the sender, unless the sender may read
+    /// all jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<Principal>,
 }
@@ -202,6 +204,7 @@ pub struct JobArchive {
     retention: Retention,
     records: JobRecords,
     jobs_table: JobTable,
+    audit_log: Arc<AuditLog>,
 }
 
 /// All jobs of an archive.
@@ -268,7 +271,7 @@ impl JobArchive {
         lost: &BTreeMap<JobId, String>,
     ) -> ArchiveThread {
         let ArchiveReader { setting, dir, records, mut jobs, last } = reader;
-        let ArchiveSettings { config, version, log_max, retention, .. } = setting;
+        let ArchiveSettings { config, version, log_max, retention, dir: grid_dir } = setting;
         for (job, archived) in
             jobs.iter_mut().filter(|(_, archived)| archived.entry.ended.is_none())
         {
@@ -292,6 +295,7 @@ impl JobArchive {
             retention,
             records,
             jobs_table: JobTable { jobs, settled: last, ..JobTable::default() },
+            audit_log: Arc::new(AuditLog::of(&grid_dir, calendar())),
         };
         // On a thread of its own, so that the scheduler does not wait for the archive's disk.
         let thread = Arbiter::new();
@@ -538,6 +542,7 @@ impl JobTable {
 }
 
 const CLIENTS: &[Role] = &[Role::Client, Role::Head];
+const VIEWERS: &[Role] = &[Role::Client, Role::Viewer, Role::Head];
 
 impl HasRule for SubmitJob {
     const RULE: Rule = Rule { roles: CLIENTS, places: None, confirmed: false };
@@ -545,6 +550,15 @@ impl HasRule for SubmitJob {
     fn sign(&mut self, from: &MessageOrigin) {
         self.of = visible_to(from);
         self.submit.principal = Some(Principal::of(from));
+    }
+
+    const AUDITED: bool = true;
+
+    fn outcome(reply: &Result<JobId, SubmitError>) -> AuditOutcome {
+        match reply {
+            Ok(job) => AuditOutcome::of_jobs(vec![*job]),
+            Err(error) => AuditOutcome::failed(error),
+        }
     }
 }
 
@@ -557,10 +571,22 @@ impl HasRule for SubmitJobs {
             group.submit.principal = Some(Principal::of(from));
         }
     }
+
+    const AUDITED: bool = true;
+
+    fn outcome(reply: &Result<SubmittedJobs, SubmitError>) -> AuditOutcome {
+        match reply {
+            Ok(SubmittedJobs { jobs, refused }) => AuditOutcome {
+                jobs: jobs.clone(),
+                error: refused.as_ref().map(ToString::to_string),
+            },
+            Err(error) => AuditOutcome::failed(error),
+        }
+    }
 }
 
 impl HasRule for ListJobs {
-    const RULE: Rule = Rule { roles: CLIENTS, places: None, confirmed: false };
+    const RULE: Rule = Rule { roles: VIEWERS, places: None, confirmed: false };
 
     fn sign(&mut self, from: &MessageOrigin) {
         self.of = visible_to(from);
@@ -573,17 +599,23 @@ impl HasRule for PurgeJobs {
     fn sign(&mut self, from: &MessageOrigin) {
         self.of = visible_to(from);
     }
+
+    const AUDITED: bool = true;
+
+    fn outcome(reply: &Purged) -> AuditOutcome {
+        AuditOutcome::of_jobs(reply.removed.clone())
+    }
 }
 
-/// The principal whose jobs a sender may see: its own; none for the operator, who sees all.
+/// The principal whose jobs a sender may see: its own; none for those who see all.
 fn visible_to(from: &MessageOrigin) -> Option<Principal> {
-    (!admit::is_operator(from)).then(|| Principal::of(from))
+    (!admit::reads_all_jobs(from)).then(|| Principal::of(from))
 }
 
 impl HasRule for ReadJob {
     const RULE: Rule = Rule {
-        roles: CLIENTS,
-        places: Some(Places::OWNER.or(Places::OPERATOR).or(Places::HEAD)),
+        roles: VIEWERS,
+        places: Some(Places::OWNER.or(Places::OPERATOR).or(Places::VIEWER).or(Places::HEAD)),
         confirmed: false,
     };
 
@@ -616,6 +648,10 @@ impl AdmitsMessages for JobArchive {
 
     fn ask(&self, _: &MessageOrigin, _: &MessageSubject) -> Option<AuthorityQuery> {
         None
+    }
+
+    fn audit_log(&self) -> Option<&Arc<AuditLog>> {
+        Some(&self.audit_log)
     }
 }
 

@@ -35,7 +35,7 @@ use springtide_runtime::config::{
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::Address;
 use springtide_runtime::net::join::JoinLimits;
-use springtide_runtime::net::tls::{Ca, Dates, NodeIdentity, NodeName, calendar};
+use springtide_runtime::net::tls::{Ca, Dates, NodeIdentity, NodeName, RotationStep, calendar};
 use springtide_runtime::private;
 use tokio::time::{Instant, Interval, interval_at};
 
@@ -337,6 +337,7 @@ fn enrol(
         recorder,
     );
     let enrolment = enrolment.with_own(is_own(config), config.tls.validity.get());
+    let enrolment = enrolment.reading_authority(ca_dir(config, dir));
     let limits = JoinLimits {
         max_callers: join.callers_max.get() as usize,
         timeout: join.answer_timeout.get(),
@@ -481,43 +482,61 @@ fn last_line(log: &Path) -> Option<String> {
 }
 
 /// The head's own certificate, issued by this process.
-pub struct HeadCertificate<'a> {
-    authority: &'a Authority,
+pub struct HeadCertificate {
+    /// Directory of the authority.
+    authority: PathBuf,
+    validity: Duration,
+    /// The trusted authorities for which it was issued last.
+    trusted: String,
     dates: Option<Dates>,
+    /// The time of the next look at the authority.
+    look_at: Instant,
     /// The time before which no new attempt is made, after a failure.
     not_before: Option<Instant>,
 }
 
 /// Delay between attempts after a failure to issue the certificate.
 const ISSUE_RETRY_DELAY: Duration = Duration::from_secs(60);
+/// Interval between looks at the authority, which may be replaced.
+const AUTHORITY_INTERVAL: Duration = Duration::from_secs(2);
 
-impl<'a> HeadCertificate<'a> {
-    /// The certificate of the head of this authority's grid. Its dates are known after the first
-    /// check.
-    pub fn new(authority: &'a Authority) -> Self {
-        Self { authority, dates: None, not_before: None }
+impl HeadCertificate {
+    /// The certificate of the head of a grid, from the authority in this directory, and its
+    /// validity. Its dates are known after the first check.
+    pub fn new(authority: PathBuf, validity: Duration) -> Self {
+        let (trusted, look_at) = (String::new(), Instant::now());
+        Self { authority, validity, trusted, dates: None, look_at, not_before: None }
     }
 
-    /// Renews the certificate if it is due. To be called often.
+    /// Renews the certificate if it is due or its authority is replaced, and continues a rotation
+    /// of the authority. Returns a new step of that. To be called often.
     ///
     /// # Errors
     /// It cannot be issued or used; the old one stays in use.
-    pub fn renew_if_due(&mut self, head: &Head, now: i64) -> Result<(), Failed> {
-        let is_late = self.not_before.is_none_or(|at| at <= Instant::now());
-        if !is_late || self.dates.is_some_and(|dates| !is_due(dates, 0.0, now)) {
-            return Ok(());
+    pub fn renew_if_due(&mut self, head: &Head, now: i64) -> Result<Option<RotationStep>, Failed> {
+        let moment = Instant::now();
+        if self.not_before.is_some_and(|at| at > moment) || self.look_at > moment {
+            return Ok(None);
         }
-        let issued = self.issue(head);
-        self.not_before = issued.is_err().then(|| Instant::now() + ISSUE_RETRY_DELAY);
-        issued
+        self.look_at = moment + AUTHORITY_INTERVAL;
+        let looked = self.look(head, now);
+        self.not_before = looked.is_err().then(|| moment + ISSUE_RETRY_DELAY);
+        looked
     }
 
-    fn issue(&mut self, head: &Head) -> Result<(), Failed> {
-        let identity = self.authority.issue(&HEAD.into(), HEAD_CLUSTER, "head")?;
-        head.renew(&identity)?;
-        self.dates = Some(identity.dates()?);
-        tracing::info!("the head's certificate is issued");
-        Ok(())
+    fn look(&mut self, head: &Head, now: i64) -> Result<Option<RotationStep>, Failed> {
+        let step = Ca::advance_rotation(&self.authority, now)?;
+        let ca = Ca::load(&self.authority)?;
+        let is_current = self.dates.is_some_and(|dates| !is_due(dates, 0.0, now));
+        if !is_current || self.trusted != ca.cert_pem() {
+            ca.cert_pem().clone_into(&mut self.trusted);
+            let authority = Authority::Kept(ca, self.validity);
+            let identity = authority.issue(&HEAD.into(), HEAD_CLUSTER, "head")?;
+            head.renew(&identity)?;
+            self.dates = Some(identity.dates()?);
+            tracing::info!("the head's certificate is issued");
+        }
+        Ok(step)
     }
 }
 

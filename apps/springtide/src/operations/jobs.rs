@@ -23,7 +23,7 @@ use springtide_cli::format::seconds;
 use springtide_cli::talk::Talk;
 use springtide_runtime::config::GridConfig;
 use springtide_runtime::id::{ClusterId, JobId};
-use springtide_runtime::remote::Remote;
+use springtide_runtime::remote::{Refusal, Remote, RemoteError};
 use springtide_runtime::work::ArrayTask;
 use tokio::time::{Instant, sleep};
 
@@ -274,9 +274,14 @@ pub async fn submit(
             Ok(Err(refused)) => Failed::from(refused),
             // The head may have received the jobs, while its answer was lost.
             Err(error) => {
+                let was_refused = error.refusal().is_some();
                 let failed = Failed::from(error);
                 let text = "`job list` shows whether it was submitted";
-                Failed { message: format!("{}; {text}", failed.message), ..failed }
+                if was_refused {
+                    failed
+                } else {
+                    Failed { message: format!("{}; {text}", failed.message), ..failed }
+                }
             }
         };
         let line = lines.get(count).map(String::as_str).unwrap_or_default();
@@ -450,7 +455,13 @@ impl JobClient {
     async fn find(&self, job: JobId, lines: usize, result: bool) -> Result<JobInfo, Failed> {
         let ask = ReadJob { job, lines, result };
         let record = self.archive.send(ask).deadline(REQUEST_TIMEOUT).await?;
-        let detail = self.scheduler.send(GetJob { job }).deadline(REQUEST_TIMEOUT).await?;
+        let detail = self.scheduler.send(GetJob { job }).deadline(REQUEST_TIMEOUT).await;
+        // The scheduler has forgotten an ended job, and knows its owner no more.
+        let is_forgotten = |error: &RemoteError| error.refusal() == Some(Refusal::NoJob);
+        let detail = match detail {
+            Err(error) if is_forgotten(&error) => None,
+            detail => detail?,
+        };
         Ok(JobInfo { job, record, detail })
     }
 

@@ -6,6 +6,7 @@
 pub mod agree;
 pub mod aliases;
 pub mod attach;
+pub mod backup;
 #[cfg(target_os = "linux")]
 pub mod compose;
 pub mod desk;

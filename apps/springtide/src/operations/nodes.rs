@@ -15,7 +15,7 @@ use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::tls::{Dates, calendar};
 use springtide_runtime::remote::Remote;
 
-use super::attach::{Attachment, attach};
+use super::attach::{Attachment, attach, record_command};
 use super::grid_files::program_name;
 use super::tokens::{GridTokens, notify_head};
 
@@ -127,6 +127,7 @@ pub async fn revoke(node: &str, file: &Path, reason: &str) -> Result<Revocation,
             program_name()
         ))
     })?;
+    record_command(&tokens.dir, "node revoke", &format!("{node}: {reason}"));
     let until = date(u64::try_from(until).unwrap_or(0));
     Ok(Revocation { until, is_enforced: notify_head(file, &tokens).await })
 }

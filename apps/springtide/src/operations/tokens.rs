@@ -19,7 +19,7 @@ use springtide_runtime::net::tls::{Ca, calendar};
 use springtide_runtime::private;
 use springtide_runtime::remote::Remote;
 
-use super::attach::{Attachment, attach, grid_config};
+use super::attach::{Attachment, attach, grid_config, record_command};
 use super::grid_files::{HeadFile, ca_dir, check_authority, dir_of, program_name};
 
 /// Timeout of a request to the head.
@@ -110,8 +110,12 @@ fn cluster(config: &GridConfig, settings: &TokenSettings<'_>) -> Result<ClusterI
     let role = settings.role;
     let Some(name) = settings.cluster else {
         return match role {
-            TokenRole::Client => Ok(HEAD_CLUSTER.into()),
-            _ => Err(Failed::usage("no cluster is given: add --cluster NAME")),
+            TokenRole::Client | TokenRole::Admin | TokenRole::Viewer => {
+                Ok(role.users_cluster().unwrap_or(HEAD_CLUSTER).into())
+            }
+            TokenRole::Node | TokenRole::Site => {
+                Err(Failed::usage("no cluster is given: add --cluster NAME"))
+            }
         };
     };
     let names = || config.cluster.iter().map(|cluster| cluster.name.as_str());
@@ -131,7 +135,9 @@ fn cluster(config: &GridConfig, settings: &TokenSettings<'_>) -> Result<ClusterI
         TokenRole::Site if section.site != SitePlace::Own => {
             wrong("has no site of its own: set `site = \"own\"` in the config")
         }
-        TokenRole::Client => wrong("is not joined by clients: omit --cluster"),
+        TokenRole::Client | TokenRole::Admin | TokenRole::Viewer => {
+            wrong("is not joined by clients: omit --cluster")
+        }
         _ => Ok(name.into()),
     }
 }
@@ -163,6 +169,8 @@ pub fn create(settings: &TokenSettings<'_>) -> Result<CreatedToken, Failed> {
     let entry = grid_tokens.book.change(|book| book.create(&order, &minted, now))?;
     let NewToken { id, secret, .. } = minted;
     let token = JoinToken { authority: ca.fingerprint(), id, secret };
+    let about = format!("{} for {}", entry.id, role.word());
+    record_command(&grid_tokens.dir, "token create", &about);
     let head_runs = HeadFile::read(&grid_tokens.dir)?.is_some();
     Ok(CreatedToken { entry, token, cluster, address: at, ttl_s: ttl, head_runs })
 }
@@ -229,7 +237,10 @@ pub fn revoke(id: &str, file: &Path) -> Result<RevokedToken, Failed> {
         book.revoke_token(&id, now).ok_or(known)
     })?;
     match before {
-        Ok(state) => Ok(RevokedToken { id, state }),
+        Ok(state) => {
+            record_command(&grid_tokens.dir, "token revoke", &id);
+            Ok(RevokedToken { id, state })
+        }
         Err(known) => {
             let hint = match nearest(&id, known.iter().map(String::as_str)) {
                 Some(meant) => format!("did you mean {meant}?"),

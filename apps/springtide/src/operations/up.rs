@@ -13,7 +13,7 @@ use springtide_cli::exit::{Failed, cannot};
 use springtide_cli::outdir::write_file;
 use springtide_cli::talk::Talk;
 use springtide_runtime::config::{ClusterSection, GridConfig, Loaded, SitePlace, Sources};
-use springtide_runtime::net::tls::calendar;
+use springtide_runtime::net::tls::{RotationStep, calendar};
 use tokio::time::interval;
 
 use crate::operations::aliases;
@@ -214,7 +214,8 @@ async fn stay(
                 interval(config.value.slots.advertise_interval.get().max(POLL_INTERVAL));
             let slots_file = dir.join("slots.json");
             // This process issues the head's own certificate and renews it while it runs.
-            let mut certificate = HeadCertificate::new(&authority);
+            let ca = grid_files::ca_dir(&config.value, &dir);
+            let mut certificate = HeadCertificate::new(ca, config.value.tls.validity.get());
             let today = calendar();
             let mut last = status;
             loop {
@@ -235,10 +236,13 @@ async fn stay(
                         }
                     }
                     _ = looks.tick() => {
-                        if let Err(failed) = certificate.renew_if_due(&head, today()) {
-                            let message = &failed.message;
-                                talk.say(&format!("the head's certificate is not renewed: \
-                                {message}"));
+                        match certificate.renew_if_due(&head, today()) {
+                            Ok(None) => {}
+                            Ok(Some(step)) => talk.say(rotation_line(step)),
+                            Err(failed) => talk.say(&format!(
+                                "the head's certificate is not renewed: {}",
+                                failed.message
+                            )),
                         }
                         let records = head.endpoint.recorder.drain();
                         if let Some(board) = &board {
@@ -276,6 +280,17 @@ async fn stay(
     // No messages arrive after the head's end.
     drop(archive);
     ended
+}
+
+/// A step of the authority's rotation as one line.
+fn rotation_line(step: RotationStep) -> &'static str {
+    match step {
+        RotationStep::Announced => {
+            "another authority is trusted from now on, and will issue certificates"
+        }
+        RotationStep::Issuing => "the other authority issues certificates from now on",
+        RotationStep::Ended => "the former authority is trusted no more",
+    }
 }
 
 /// Ends a grid. If another head has taken over, the nodes and the file with the head's address

@@ -35,7 +35,7 @@ pub fn table(tokens: &[Token], now: i64) -> String {
         };
         rows.push([
             token.id.clone(),
-            token.role.as_str().to_owned(),
+            token.role.word().to_owned(),
             token.cluster.to_string(),
             state.to_owned(),
             format!("{}/{}", token.uses_left, token.uses),

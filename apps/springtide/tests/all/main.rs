@@ -7,6 +7,8 @@
 #![allow(clippy::disallowed_methods)]
 
 #[cfg(target_os = "linux")]
+mod backups;
+#[cfg(target_os = "linux")]
 mod book;
 mod cli;
 mod commands;
@@ -30,6 +32,8 @@ mod malleable;
 mod netem_scripts;
 mod poison;
 #[cfg(target_os = "linux")]
+mod rotation;
+#[cfg(target_os = "linux")]
 mod runners;
 mod sites;
 #[cfg(target_os = "linux")]
@@ -40,6 +44,7 @@ mod spmd;
 mod ssh;
 mod starts;
 mod support;
+mod users;
 #[cfg(target_os = "linux")]
 mod wan;
 mod workflows;

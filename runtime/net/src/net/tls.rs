@@ -5,6 +5,7 @@
 //! and the grid as its subject's organisation.
 
 mod enrol;
+mod rotation;
 
 use std::fmt;
 use std::fs;
@@ -27,6 +28,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 pub(crate) use self::enrol::pinned_config;
 pub use self::enrol::{Calendar, Fingerprint, JOIN_ALPN, NewKey, calendar, check_request};
+pub use self::rotation::RotationStep;
 use crate::id::{ClusterId, NodeId};
 use crate::private::{self, PrivateError, give_to_owner};
 
@@ -91,6 +93,19 @@ pub enum TlsError {
     Exists {
         /// Path of its certificate.
         file: PathBuf,
+    },
+    /// A rotation of the authority is under way.
+    #[error("the authority in {} is being replaced already ({})", .dir.display(), match .step {
+        RotationStep::Announced => "the next one is trusted, and does not issue yet",
+        RotationStep::Issuing | RotationStep::Ended => {
+            "the next one issues, and the old one is still trusted"
+        }
+    })]
+    Rotating {
+        /// Directory of the authority.
+        dir: PathBuf,
+        /// The present step.
+        step: RotationStep,
     },
     /// The contents of a file are invalid.
     #[error("{} is not usable: {reason}; issue it again with `springtide ca issue`",
@@ -188,14 +203,13 @@ impl Ca {
     /// # Errors
     /// `Read`, `Malformed`.
     pub fn load(dir: &Path) -> Result<Self, TlsError> {
-        let mend = "make one with `springtide ca init`";
-        let (cert_file, key_file) = (dir.join(CA_CERT), dir.join(CA_KEY));
-        let cert_pem = read(&cert_file, mend)?;
-        let key_pem = read_key(&key_file, mend)?;
-        let subject = CertificateSubject::of_pem(&cert_file, &cert_pem)?;
-        let key = KeyPair::from_pem(&key_pem).map_err(|error| malformed(&key_file, error))?;
-        let issuer = Issuer::from_ca_cert_pem(&cert_pem, key)
-            .map_err(|error| malformed(&cert_file, error))?;
+        let cert_file = dir.join(CA_CERT);
+        let (key, key_pem, certificates) = rotation::load(dir)?;
+        let own = certificates.first().map(String::as_str).unwrap_or_default();
+        let subject = CertificateSubject::of_pem(&cert_file, own)?;
+        let issuer =
+            Issuer::from_ca_cert_pem(own, key).map_err(|error| malformed(&cert_file, error))?;
+        let cert_pem = certificates.concat();
         let (validity, kind) = (CA_VALIDITY, CertificateKind::Real);
         Ok(Self { grid: subject.grid, cert_pem, key_pem, issuer, validity, kind })
     }
@@ -229,7 +243,7 @@ impl Ca {
         &self.grid
     }
 
-    /// Certificate of the authority in PEM.
+    /// Certificate of the authority in PEM. In a rotation, that of the other authority follows.
     pub fn cert_pem(&self) -> &str {
         &self.cert_pem
     }
@@ -262,7 +276,7 @@ pub struct NodeName {
     pub node: NodeId,
     /// Cluster of the node.
     pub cluster: ClusterId,
-    /// Role in the grid: `head`, `site`, `node` or `client`.
+    /// Role in the grid: `head`, `site`, `node`, `client` or `viewer`.
     pub role: String,
 }
 
@@ -277,6 +291,8 @@ pub enum Role {
     Node,
     /// Submits jobs and receives their outcomes.
     Client,
+    /// Reads the states of all jobs, and changes nothing.
+    Viewer,
     /// A role unknown to this version, which has no rights.
     Other,
 }
@@ -289,6 +305,7 @@ impl NodeName {
             "site" => Role::Site,
             "node" => Role::Node,
             "client" => Role::Client,
+            "viewer" => Role::Viewer,
             _ => Role::Other,
         }
     }

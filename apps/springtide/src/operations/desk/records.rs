@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use springtide_runtime::id::JobId;
 use springtide_runtime::records::{
-    BlobRef, Files, NewRecord as Written, RecordError, RecordLog, RecordSchema, RecordSettings,
+    BlobRef, Disk, Files, NewRecord as Written, RecordError, RecordLog, RecordSchema,
+    RecordSettings,
 };
 use springtide_runtime::work::Outcome;
 
@@ -79,6 +80,14 @@ enum StoredOutcome {
         /// The value as JSON.
         json: String,
     },
+}
+
+/// Checks that the records in a grid's directory are readable.
+///
+/// # Errors
+/// They are damaged, or of a newer version.
+pub fn check_records(dir: &Path) -> Result<(), RecordError> {
+    JobRecords::open(Arc::new(Disk), dir).map(drop)
 }
 
 /// The maximum length of an outcome in its record, in bytes.

@@ -26,8 +26,8 @@ use rustls::{
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::{
-    BACKDATE, Ca, CertificateSubject, Dates, NODE_CERT, NodeIdentity, NodeName, PUBLIC, Role,
-    SERVER_NAME, TlsError, certificates, check_name, malformed, subject, write,
+    BACKDATE, CA_CERT, Ca, CertificateSubject, Dates, NODE_CERT, NodeIdentity, NodeName, PUBLIC,
+    Role, SERVER_NAME, TlsError, certificates, check_name, malformed, subject, write,
 };
 use crate::id::{ClusterId, NodeId};
 
@@ -273,11 +273,26 @@ impl NodeIdentity {
         Ok(new)
     }
 
-    /// Writes the certificate atomically, next to its existing key.
+    /// The same node, which trusts these authorities.
+    ///
+    /// # Errors
+    /// `Malformed`, `Tls`: the text is no certificate, or one of another grid.
+    pub fn with_authorities(&self, ca_pem: &str) -> Result<Self, TlsError> {
+        let none = Path::new("the authorities' certificates");
+        let grid = CertificateSubject::of_pem(none, ca_pem)?.grid;
+        if grid != self.grid {
+            return Err(malformed(none, format!("they are of grid {grid}, not {}", self.grid)));
+        }
+        Self::of_parts(&self.cert_pem, &self.key_pem, ca_pem)
+    }
+
+    /// Writes the certificate and those of the authorities, each atomically, next to its existing
+    /// key.
     ///
     /// # Errors
     /// `Write`.
     pub fn save_certificate(&self, dir: &Path) -> Result<(), TlsError> {
+        write(&dir.join(CA_CERT), &self.ca_pem, PUBLIC)?;
         write(&dir.join(NODE_CERT), &self.cert_pem, PUBLIC)
     }
 
