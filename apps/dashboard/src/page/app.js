@@ -344,7 +344,7 @@ function phases(job) {
   if (!(wall > 0)) return;
   const percent = (part, whole) => (whole > 0 ? `${(100 * part / whole).toFixed(1)} %` : "–");
   const processors = (cpu, s) => (cpu == null || !(s > 0) ? "–" : (cpu / s).toFixed(1));
-  const row = ([name, s, cpu, serial]) => [name, micros(1e6 * s / steps), percent(s, wall), processors(cpu, s), percent(serial, s)];
+  const row = ([name, s, cpu, serial]) => [name, micros(Math.round(1e6 * s / steps)), percent(s, wall), processors(cpu, s), percent(serial, s)];
   rows($("phase-table"), ["", "mean", "share", "processors", "on one thread"], all.map(row));
   text($("h-phases").querySelector("small"), `on the root's node; ${percent(sum((phase) => phase[3]), wall)} ran on one thread`);
 }

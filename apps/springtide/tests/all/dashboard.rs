@@ -123,7 +123,7 @@ fn ask(at: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> HttpAnsw
     HttpAnswer { status, head: head.to_owned(), body: body.to_owned() }
 }
 
-const ROUTES: [&str; 12] = [
+const ROUTES: [&str; 13] = [
     "/",
     "/app.js",
     "/model.js",
@@ -131,6 +131,7 @@ const ROUTES: [&str; 12] = [
     "/api/v1/snapshot",
     "/api/v1/history",
     "/api/v1/events",
+    "/api/v1/picture",
     "/api/v1/stream",
     "/metrics",
     "/healthz",
