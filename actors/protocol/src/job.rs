@@ -353,6 +353,12 @@ pub enum NoteKind {
     Period {
         /// Sum over the job since its start.
         total: Box<Statistics>,
+        /// Number of the job's nodes.
+        #[serde(default)]
+        nodes: u32,
+        /// The weighted average efficiency, once it is measured.
+        #[serde(default)]
+        efficiency: Option<f64>,
     },
 }
 

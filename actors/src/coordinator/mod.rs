@@ -943,7 +943,9 @@ impl Handler<ClusterPeriod> for Coordinator {
                         tracing::warn!(%cluster, %error, "a departed node's sums are malformed");
                     }
                 }
-                self.notify_client(NoteKind::Period { total: Box::new(total) });
+                let nodes = u32::try_from(self.view.members.iter().count()).unwrap_or(u32::MAX);
+                let efficiency = self.adaptation.efficiency().map(|(efficiency, _)| efficiency);
+                self.notify_client(NoteKind::Period { total: Box::new(total), nodes, efficiency });
             }
             Ok(false) => {}
             Err(error) => {

@@ -20,6 +20,8 @@ pub struct Talk {
     began: Instant,
     last_line: Instant,
     last: LastMessage,
+    /// Facts about the job at the end of a line of progress.
+    facts: String,
 }
 
 /// The last message about progress.
@@ -39,7 +41,7 @@ impl Talk {
         });
         let now = Instant::now();
         let last = LastMessage::Waiting("running".to_owned());
-        Self { quiet, bar, began: now, last_line: now, last }
+        Self { quiet, bar, began: now, last_line: now, last, facts: String::new() }
     }
 
     /// Prints one line of text.
@@ -77,6 +79,14 @@ impl Talk {
         self.tick();
     }
 
+    /// Sets facts about the job, which lines of progress show from now on: for example its nodes.
+    pub fn set_facts(&mut self, facts: &str) {
+        self.facts = format!(", {}", clean(facts));
+        if let Some(bar) = &self.bar {
+            bar.set_prefix(self.facts.clone());
+        }
+    }
+
     /// Updates the bar, or prints a line when it is due. To be called often.
     pub fn tick(&mut self) {
         if let Some(bar) = &self.bar {
@@ -90,9 +100,11 @@ impl Talk {
         let after = seconds(self.began.elapsed().as_secs_f64());
         match &self.last {
             LastMessage::Done(done, total, what) => {
-                print_err(&progress_line(*done, *total, what, &after));
+                print_err(&progress_line(*done, *total, what, &self.facts, &after));
             }
-            LastMessage::Waiting(what) => print_err(&format!("{what}, after {after}")),
+            LastMessage::Waiting(what) => {
+                print_err(&format!("{what}{}, after {after}", self.facts));
+            }
         }
     }
 
@@ -127,13 +139,13 @@ fn print_err(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", clean(line));
 }
 
-fn progress_line(done: u64, total: u64, what: &str, after: &str) -> String {
+fn progress_line(done: u64, total: u64, what: &str, facts: &str, after: &str) -> String {
     let (shown, what) = (number(done), clean(what));
     if total == 0 {
-        return format!("{what} {shown}, after {after}");
+        return format!("{what} {shown}{facts}, after {after}");
     }
     let percent = done as f64 / total as f64 * 100.0;
-    format!("{what} {shown} of {} ({percent:.0} %), after {after}", number(total))
+    format!("{what} {shown} of {} ({percent:.0} %){facts}, after {after}", number(total))
 }
 
 /// Removes control characters: text from other hosts or files must not control the terminal.
@@ -141,13 +153,17 @@ pub fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { ' ' } else { c }).collect()
 }
 
+/// The templates of bars; the prefix has the facts.
+const WAITING: &str = "{spinner} {msg}{prefix}, {elapsed}";
+const COUNTING: &str =
+    "{msg} [{wide_bar}] {human_pos} of {human_len}{prefix}, {elapsed}, about {eta} left";
+
 fn waiting() -> ProgressStyle {
-    style("{spinner} {msg} {elapsed}")
+    style(WAITING)
 }
 
 fn counting() -> ProgressStyle {
-    style("{msg} [{bar:30}] {human_pos} of {human_len}, {elapsed}, about {eta} left")
-        .progress_chars("=> ")
+    style(COUNTING).progress_chars("=> ")
 }
 
 fn style(template: &str) -> ProgressStyle {
@@ -162,9 +178,10 @@ mod tests {
 
     #[test]
     fn lines_of_progress() {
-        let line = progress_line(1234, 5000, "steps", "5.00 s");
+        let line = progress_line(1234, 5000, "steps", "", "5.00 s");
         assert_eq!(line, "steps 1'234 of 5'000 (25 %), after 5.00 s");
-        assert_eq!(progress_line(7, 0, "tasks", "5.00 s"), "tasks 7, after 5.00 s");
+        let line = progress_line(7, 0, "tasks", ", 3 nodes", "5.00 s");
+        assert_eq!(line, "tasks 7, 3 nodes, after 5.00 s");
     }
 
     #[test]
@@ -174,10 +191,7 @@ mod tests {
 
     #[test]
     fn the_bar_templates_are_valid() {
-        for template in [
-            "{spinner} {msg} {elapsed}",
-            "{msg} [{bar:30}] {human_pos} of {human_len}, {elapsed}, about {eta} left",
-        ] {
+        for template in [WAITING, COUNTING] {
             assert!(ProgressStyle::with_template(template).is_ok());
         }
     }

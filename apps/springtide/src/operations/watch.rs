@@ -9,7 +9,7 @@ use bytes::Bytes;
 use springtide_actors::job::NoteKind;
 use springtide_actors::scheduler::CrowdedHost;
 use springtide_cli::exit::{Exit, Failed};
-use springtide_cli::format::{seconds, size};
+use springtide_cli::format::{number, plural, seconds, size};
 use springtide_cli::outdir::{OutDir, write_file};
 use springtide_cli::talk::Talk;
 use springtide_runtime::event::Record;
@@ -131,6 +131,7 @@ impl RunWatcher<'_> {
                     self.talk.say(&format!("{count} workers joined; the root runs on {root}"));
                 }
                 self.talk.wait_for("running");
+                self.talk.set_facts(&format!("{count} {}", plural(count.into(), "node")));
             }
             NoteKind::Progress { done, total, what } => self.talk.progress(done, total, &what),
             NoteKind::Iteration { index, seconds: s } => {
@@ -163,7 +164,16 @@ impl RunWatcher<'_> {
                 }
             }
             NoteKind::Events { records } => self.records(&records),
-            NoteKind::Message { .. } | NoteKind::Outcome { .. } | NoteKind::Period { .. } => {}
+            NoteKind::Period { total, nodes, efficiency } => {
+                let tasks = total.counters.tasks.executed;
+                let (of_nodes, of_tasks) = (plural(nodes.into(), "node"), plural(tasks, "task"));
+                let mut facts = format!("{nodes} {of_nodes}, {} {of_tasks}", number(tasks));
+                if let Some(efficiency) = efficiency {
+                    facts += &format!(", efficiency {efficiency:.2}");
+                }
+                self.talk.set_facts(&facts);
+            }
+            NoteKind::Message { .. } | NoteKind::Outcome { .. } => {}
         }
     }
 }
