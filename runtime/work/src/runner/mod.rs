@@ -11,15 +11,18 @@
 //! - The failure of a task is a value. It fails neither the job nor other tasks.
 //! - A root that starts again knows no tasks. Its client sends those that have not ended.
 //!
+//! - What runners print, log and report travels to the client, without an acknowledgement.
+//!
 //! Modules: `frame` and `message` are data, `session` the conversation with a runner without I/O,
-//! `process` one runner, `task` the task that converses with it, `root` the job's root, and
-//! `conformance` a test of runners. This
-//! module depends neither on roles nor on a language.
+//! `process` one runner, `task` the task that converses with it, `report` the way of lines to the
+//! client, `root` the job's root, and `conformance` a test of runners. This module depends neither
+//! on roles nor on a language.
 
 mod conformance;
 mod frame;
 mod message;
 mod process;
+mod report;
 mod root;
 mod session;
 mod task;
@@ -36,7 +39,8 @@ pub use root::{ALIVE_INTERVAL, RunnerSpec, run};
 
 use crate::work::Registry;
 
-/// Registers the tasks and objects of runners, in a job's [`register`](crate::work::Job::register).
+/// Registers the tasks and shared objects of runners, in a job's [`register`](crate::work::Job::register).
 pub fn register(registry: &mut Registry) {
     registry.task::<task::RunnerTask>().versioned::<task::RunnerObject>();
+    registry.merged::<task::CancelledTasks>();
 }
