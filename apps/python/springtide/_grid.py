@@ -101,6 +101,8 @@ class Grid(concurrent.futures.Executor):
         interpreter = [sys.executable] if python is None else python
         interpreter = [interpreter] if isinstance(interpreter, str) else list(interpreter)
         command += ["--", *interpreter, "-m", "springtide.runner"]
+        #: The process that uses the grid. A process that is forked from it cannot.
+        self.process = os.getpid()
         # Ctrl-C is for this process, which ends the bridge.
         self._bridge = subprocess.Popen(
             command,
@@ -116,7 +118,7 @@ class Grid(concurrent.futures.Executor):
         self._lock = threading.Lock()
         self._write_lock = threading.Lock()
         self._ready = threading.Event()
-        self._processors = 0
+        self._processors, self._root = 0, ""
         self._closed: Optional[str] = None
         self._is_shut = False
         self._futures: Dict[int, concurrent.futures.Future[Any]] = {}
@@ -173,6 +175,11 @@ class Grid(concurrent.futures.Executor):
         """The processors that the job has now."""
         return self._processors
 
+    @property
+    def root(self) -> str:
+        """The node that serves this client, which changes when it is lost."""
+        return self._root
+
     # --- tasks ---
 
     def submit(
@@ -185,6 +192,8 @@ class Grid(concurrent.futures.Executor):
         if not _has_name(fn):
             # Methods and objects that are called are arguments.
             args, kwargs, fn = (fn, args, kwargs), {}, _calls.call_function
+        if self.process != os.getpid():
+            raise RuntimeError("a forked process cannot use the grid of its parent")
         reference, objects = self._reference(fn)
         arguments, buffers, more = dumps((args, kwargs))
         call = {
@@ -335,7 +344,7 @@ class Grid(concurrent.futures.Executor):
                     break
                 kind, fields = frame
                 if kind == "ready":
-                    self._processors = fields["processors"]
+                    self._processors, self._root = fields["processors"], fields["node"]
                     self._ready.set()
                 elif kind == "done":
                     self._done(fields)

@@ -5,6 +5,7 @@ import concurrent.futures
 import functools
 import os
 import signal
+import subprocess
 import tempfile
 import time
 import unittest
@@ -274,6 +275,34 @@ class Failures(unittest.TestCase):
             self.assertEqual([future.result(120) for future in futures], list(range(100)))
             self.assertEqual([future.result(120) for future in more], list(range(100)))
 
+    def test_a_job_on_a_running_grid_grows_and_survives_its_root(self):
+        with tempfile.TemporaryDirectory() as directory:
+            clusters = "".join(f'[[cluster]]\nname = "{name}"\nnodes = 2\n' for name in "ab")
+            config = Path(directory) / "grid.toml"
+            config.write_text(f'grid = "python"\n[dashboard]\non = false\n{clusters}')
+            binary = os.environ["SPRINGTIDE_BINARY"]
+            command = lambda *words: subprocess.run(
+                [binary, "-q", *words], cwd=directory, check=True, stdout=subprocess.DEVNULL
+            )
+            command("up", "--detach")
+            try:
+                with Grid.connect(config) as grid:
+                    # It starts in one cluster, and asks for more nodes as it has tasks for them.
+                    futures = []
+                    while grid.processors < 4:
+                        futures += [grid.submit(workload.slow, x, 0.05) for x in range(20)]
+                        self.assertLess(len(futures), 4000, "the job does not grow")
+                        futures[-1].result(60)
+                    root = grid.root
+                    futures += [grid.submit(workload.slow, x, 0.05) for x in range(100)]
+                    os.kill(node_process(directory, root), signal.SIGKILL)
+                    expected = [x for _ in range(len(futures) // 20) for x in range(20)]
+                    values = [future.result(120) for future in futures]
+                    self.assertEqual(values[:-100], expected[: len(futures) - 100])
+                    self.assertEqual(values[-100:], list(range(100)))
+            finally:
+                command("down")
+
     def test_an_interpreter_that_is_not_there_has_a_reason(self):
         with Grid.start("1x1", python="no-such-python") as grid:
             with self.assertRaisesRegex(RunnerDied, "could not be started .no-such-python"):
@@ -304,6 +333,18 @@ def is_alive(process):
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def node_process(directory, name):
+    """The process of a node of the grid in a directory."""
+    for entry in Path("/proc").iterdir():
+        try:
+            line = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if os.fsencode(f"{directory}/.springtide/python/node/{name}/node.toml") in line:
+            return int(entry.name)
+    raise AssertionError(f"there is no node {name}")
 
 
 def children(process):

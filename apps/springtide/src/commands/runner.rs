@@ -87,7 +87,7 @@ fn parse_variable(text: &str) -> Result<EnvironmentVariable, String> {
 }
 
 impl RunnerArgs {
-    fn spec(self) -> Result<RunnerSpec, Failed> {
+    fn spec(self, is_malleable: bool) -> Result<RunnerSpec, Failed> {
         if let Some(bad) = self.command.iter().find(|word| word.contains('\0')) {
             return Err(Failed::usage(format!("{bad:?} contains a zero byte")));
         }
@@ -96,6 +96,7 @@ impl RunnerArgs {
             environment: self.environment,
             directory: self.chdir,
             start_timeout: self.start_timeout,
+            is_malleable,
         })
     }
 }
@@ -114,16 +115,16 @@ pub fn execute(
         RunnerCommand::Client(args) => {
             let request = BridgeRequest {
                 shape: args.clusters,
+                spec: args.runner.spec(args.config.is_some())?,
                 config: args.config,
                 processors: (args.min, args.max),
-                spec: args.runner.spec()?,
                 registry: Arc::new(program.registry),
                 log_level: global.log_level,
             };
             on_arbiter(bridge(request))
         }
         RunnerCommand::Check(args) => {
-            let checks = check_runner(&args.runner.spec()?);
+            let checks = check_runner(&args.runner.spec(false)?);
             for check in &checks {
                 let end = check.failure.as_ref().map_or("ok".to_owned(), |it| format!("no: {it}"));
                 print(&format!("{}: {end}\n", check.name))?;

@@ -15,7 +15,7 @@
 //!
 //! Modules: `frame` and `message` are data, `session` the conversation with a runner without I/O,
 //! `process` one runner, `task` the task that converses with it, `report` the way of lines to the
-//! client, `root` the job's root, and `conformance` a test of runners. This module depends neither
+//! client, `root` the job's root, `size` when it grows and shrinks, and `conformance` a test of runners. This module depends neither
 //! on roles nor on a language.
 
 mod conformance;
@@ -25,6 +25,7 @@ mod process;
 mod report;
 mod root;
 mod session;
+mod size;
 mod task;
 #[cfg(test)]
 mod tests;

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::frame::{CallOutcome, FunctionCall, TaskFailure};
 use super::message::{RunnerOrder, RunnerReport};
 use super::report::{ReportInbox, RunnerSetup};
+use super::size::{JobLoad, SizeChange, size_change};
 use super::task::{CancelledTasks, RunnerObject, RunnerTask, SETUP_PART, cancelled};
 use crate::command::EnvironmentVariable;
 use crate::share::Version;
@@ -41,6 +42,9 @@ pub struct RunnerSpec {
     pub directory: Option<PathBuf>,
     /// The time in which a runner must be ready after its start.
     pub start_timeout: Duration,
+    /// Whether the job asks for nodes while it has more tasks than processors, and releases them
+    /// while it has none.
+    pub is_malleable: bool,
 }
 
 /// Runs a runners' job to its end, in a job's [`run`](crate::work::Job::run).
@@ -60,6 +64,9 @@ pub fn run(spec: &RunnerSpec, cx: &Context) -> Result<Outcome, Stop> {
     let version = cx.put(SETUP_PART, RunnerObject(wire::encode_payload(&setup)?))?;
     let mut root = RunnerRoot {
         cx,
+        is_malleable: spec.is_malleable,
+        size: None,
+        busy_at: Instant::now(),
         inbox,
         objects: BTreeMap::from([(SETUP_PART, version)]),
         waiting: VecDeque::new(),
@@ -81,6 +88,11 @@ pub fn run(spec: &RunnerSpec, cx: &Context) -> Result<Outcome, Stop> {
 
 struct RunnerRoot<'c, 'w> {
     cx: &'c Context<'w>,
+    is_malleable: bool,
+    /// The last change of the job's size that this root asked for, and the threads then.
+    size: Option<(SizeChange, u32)>,
+    /// The last time at which a task was open.
+    busy_at: Instant,
     /// What tasks have printed, logged and reported.
     inbox: ReportInbox,
     /// The published objects by part.
@@ -123,6 +135,7 @@ impl<'c> RunnerRoot<'c, '_> {
                 return Ok(());
             }
             let now = Instant::now();
+            self.change_size(now);
             if now >= active_at + SILENCE_MAX {
                 return Err(Stop::fail(format_args!(
                     "the client of the runners has sent nothing for {SILENCE_MAX:?}"
@@ -130,8 +143,7 @@ impl<'c> RunnerRoot<'c, '_> {
             }
             if now >= progress_at {
                 progress_at = now + CHECK_INTERVAL;
-                let open = (self.spawned.len() + self.waiting.len()) as u64;
-                self.cx.progress(self.count, self.count + open, "tasks");
+                self.cx.progress(self.count, self.count + self.open() as u64, "tasks");
             }
             if self.cx.checkpoint_wanted() {
                 // The client sends its tasks again to the next root.
@@ -196,6 +208,33 @@ impl<'c> RunnerRoot<'c, '_> {
     /// Whether the root's thread is the only one of the job, so that it has to compute.
     fn is_alone(&self) -> bool {
         self.threads <= 1
+    }
+
+    /// The number of tasks that have not ended.
+    fn open(&self) -> usize {
+        self.spawned.len() + self.waiting.len()
+    }
+
+    /// Asks for nodes, or releases them, as the tasks require.
+    fn change_size(&mut self, now: Instant) {
+        let open = self.open();
+        if open > 0 {
+            self.busy_at = now;
+        }
+        if !self.is_malleable {
+            return;
+        }
+        let idle = now.saturating_duration_since(self.busy_at);
+        let load = JobLoad { open, idle, threads: self.threads, last: self.size };
+        let Some(change) = size_change(&load) else { return };
+        self.size = Some((change, self.threads));
+        match change {
+            SizeChange::Request(more) => self.cx.need_nodes(more, None),
+            SizeChange::Release => {
+                let members = self.cx.post().map_or_else(Vec::new, |post| post.members());
+                self.cx.release(members.into_iter().map(|member| member.peer.node).collect());
+            }
+        }
     }
 
     /// Counts the threads of the job. Returns whether their number has changed.

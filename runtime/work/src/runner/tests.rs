@@ -250,6 +250,7 @@ fn spec(command: &[&str]) -> RunnerSpec {
         environment: Vec::new(),
         directory: None,
         start_timeout: Duration::from_secs(10),
+        is_malleable: false,
     }
 }
 
