@@ -148,7 +148,7 @@ fn the_package_for_python_passes_its_tests() {
     }
     let tests = Path::new(PACKAGE).join("tests");
     let mut command = Command::new("python3");
-    command.args(["-B", "-m", "unittest", "-v", "test_springtide"]).current_dir(&tests);
+    command.args(["-B", "-m", "unittest", "-v", "test_springtide", "test_examples"]).current_dir(&tests);
     command.env("PYTHONPATH", format!("{PACKAGE}:{}", tests.display()));
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     command.env("SPRINGTIDE_BINARY", env!("CARGO_BIN_EXE_springtide")).stdin(Stdio::null());
