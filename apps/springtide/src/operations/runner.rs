@@ -336,23 +336,32 @@ async fn serve(
         }
     };
     if let Some(job) = job {
-        end_job(job, &state, &scheduler, &mut news, ended.is_ok()).await;
+        let ends_in_order = ended.is_ok() && state.tasks.is_empty();
+        let orders = state.orders.clone().filter(|_| ends_in_order);
+        // What tasks have printed may still be on its way.
+        let job_end = async || {
+            while let Some((of, update, _)) = news.recv().await {
+                if of == job && handle(update, of, &mut state, &endpoint, frames).await.is_some() {
+                    return;
+                }
+            }
+        };
+        end_job(job, orders, &scheduler, job_end).await;
     }
     ended
 }
 
-/// Ends the job: in order if nothing is under way, and else by a cancellation.
+/// Ends the job: in order with the way to its root, and else by a cancellation. `job_end` waits for
+/// the end.
 async fn end_job(
     job: JobId,
-    state: &ClientState,
+    orders: Option<mpsc::UnboundedSender<RunnerOrder>>,
     scheduler: &Remote<Scheduler>,
-    news: &mut mpsc::Receiver<ReceivedNews>,
-    in_order: bool,
+    mut job_end: impl AsyncFnMut(),
 ) {
-    let orders = state.orders.as_ref().filter(|_| in_order && state.tasks.is_empty());
     if let Some(orders) = orders
         && orders.send(RunnerOrder::Finish).is_ok()
-        && timeout(END_TIMEOUT, job_end(job, news)).await.is_ok()
+        && timeout(END_TIMEOUT, job_end()).await.is_ok()
     {
         return;
     }
@@ -360,15 +369,7 @@ async fn end_job(
     let cancelled = scheduler.send(CancelJob { job, reason }).deadline(END_TIMEOUT).await;
     if cancelled.is_ok() {
         // The scheduler ends the job also if its end is not seen here.
-        let _ = timeout(END_TIMEOUT, job_end(job, news)).await;
-    }
-}
-
-async fn job_end(job: JobId, news: &mut mpsc::Receiver<ReceivedNews>) {
-    while let Some((of, update, _)) = news.recv().await {
-        if of == job && matches!(update, JobUpdate::Ended(_)) {
-            return;
-        }
+        let _ = timeout(END_TIMEOUT, job_end()).await;
     }
 }
 

@@ -10,13 +10,12 @@
 //! - A task whose runner dies runs again in another one. After the third death it fails.
 //! - The failure of a task is a value. It fails neither the job nor other tasks.
 //! - A root that starts again knows no tasks. Its client sends those that have not ended.
-//!
 //! - What runners print, log and report travels to the client, without an acknowledgement.
 //!
-//! Modules: `frame` and `message` are data, `session` the conversation with a runner without I/O,
-//! `process` one runner, `task` the task that converses with it, `report` the way of lines to the
-//! client, `root` the job's root, `size` when it grows and shrinks, and `conformance` a test of runners. This module depends neither
-//! on roles nor on a language.
+//! Modules: `frame` and `message` are data. `session` is the conversation with a runner without I/O,
+//! `process` one runner, and `task` the task that converses with it. `report` brings output to the
+//! client. `root` is the job's root, and `size` its rule to grow and shrink. `conformance` tests
+//! runners. This module depends neither on roles nor on a language.
 
 mod conformance;
 mod frame;

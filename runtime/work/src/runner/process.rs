@@ -63,7 +63,6 @@ pub(super) struct RunnerPlace<'a> {
     pub(super) cluster: &'a str,
 }
 
-
 /// A running process.
 pub(super) struct RunnerProcess {
     child: Child,

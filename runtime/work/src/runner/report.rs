@@ -1,8 +1,8 @@
 //! The way of what runners print, log and report to the client of their job.
 //!
-//! A report travels from the node of the task to the node of the root as a line of a group of
-//! processes that has no process. It has no acknowledgement: a report that is lost is in the log of
-//! its node. This module does not know what tasks compute.
+//! The root creates a group without processes, and nodes send reports to it as lines of output.
+//! They have no acknowledgement: a lost report is in the log of its node. This module does not know
+//! what tasks compute.
 
 use std::sync::Arc;
 

@@ -156,9 +156,8 @@ impl<'c> RunnerRoot<'c, '_> {
                 self.end(number, outcome)?;
                 continue;
             }
-            let ready = || {
-                self.cx.has_client_messages() || self.has_finished() || self.inbox.has_reports()
-            };
+            let ready =
+                || self.cx.has_client_messages() || self.has_finished() || self.inbox.has_reports();
             self.cx.serve_for(Some(now + CHECK_INTERVAL), &ready)?;
         }
     }

@@ -14,8 +14,8 @@ use super::message::RunnerReport;
 use super::process::{RunnerFault, RunnerPlace, RunnerProcess};
 use super::report::{ReportSink, RunnerSetup};
 use super::session::RunnerRequest;
-use crate::share::{Merged, ObjectNeed, Version, Versioned};
 use crate::id::NodeId;
+use crate::share::{Merged, ObjectNeed, Version, Versioned};
 use crate::wire;
 use crate::work::{Context, Spawned, Stop, Task};
 

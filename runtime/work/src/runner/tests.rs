@@ -194,10 +194,8 @@ fn a_runner_that_lists_its_functions_gets_no_other_one() {
 /// Nodes receive cancellations in any order and more than once.
 #[test]
 fn cancelled_tasks_merge_in_any_order_and_are_forgotten_after_their_end() {
-    let cancelled = |first, tasks: &[u64]| CancelledTasks {
-        first,
-        tasks: tasks.iter().copied().collect(),
-    };
+    let cancelled =
+        |first, tasks: &[u64]| CancelledTasks { first, tasks: tasks.iter().copied().collect() };
     let parts = [cancelled(1, &[2, 5]), cancelled(4, &[9]), cancelled(1, &[3])];
     for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
         let mut merged = CancelledTasks::default();
