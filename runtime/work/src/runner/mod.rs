@@ -12,10 +12,10 @@
 //! - A root that starts again knows no tasks. Its client sends those that have not ended.
 //! - What runners print, log and report travels to the client, without an acknowledgement.
 //!
-//! Modules: `frame` and `message` are data. `session` is the conversation with a runner without I/O,
-//! `process` one runner, and `task` the task that converses with it. `report` brings output to the
-//! client. `root` is the job's root, and `size` its rule to grow and shrink. `conformance` tests
-//! runners. This module depends neither on roles nor on a language.
+//! Modules: `frame` and `message` are data. `session` converses with a runner without I/O.
+//! `process` is one runner, and `task` converses with it. `report` brings output to the client.
+//! `root` is the job's root, and `size` its rule to grow and shrink. `conformance` tests runners.
+//! This module depends neither on roles nor on a language.
 
 mod conformance;
 mod frame;
@@ -39,7 +39,7 @@ pub use root::{ALIVE_INTERVAL, RunnerSpec, run};
 
 use crate::work::Registry;
 
-/// Registers the tasks and shared objects of runners, in a job's [`register`](crate::work::Job::register).
+/// Registers the tasks and objects of runners, in a job's [`register`](crate::work::Job::register).
 pub fn register(registry: &mut Registry) {
     registry.task::<task::RunnerTask>().versioned::<task::RunnerObject>();
     registry.merged::<task::CancelledTasks>();
