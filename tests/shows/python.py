@@ -10,10 +10,12 @@ or Ray installed it measures them, too: `--with dask`, `--with ray`.
 
 import argparse
 import os
+import platform
 import statistics
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "apps" / "python"))
@@ -132,6 +134,8 @@ def main():
     print(f"{'what':34} {'tasks':>7} {'ideal s':>9} {'median s':>9} {'ms per task':>12}")
     on_springtide(options)
     for other in options.others:
+        if other != "processes":
+            print(f"{other} {version(other)}, Python {platform.python_version()}", flush=True)
         {"processes": on_processes, "dask": on_dask, "ray": on_ray}[other](options)
 
 

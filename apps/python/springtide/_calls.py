@@ -126,13 +126,16 @@ def join(*calls: Call) -> Tuple[Any, ...]:
 
 
 def progress(done: int, total: int, what: str) -> None:
-    """Reports the progress of a task to the log of its node."""
+    """Reports the progress of a task to the client, and to the log of its node."""
     if _runner is not None:
         _runner.send("progress", {"done": done, "total": total, "what": what})
 
 
 def log(text: str, level: str = "info") -> None:
-    """Writes a line to the log of the task's node. Levels: error, warn, info, debug."""
+    """Writes a line to the client's output and to the log of the task's node.
+
+    Levels: error, warn, info, debug.
+    """
     if _runner is not None:
         _runner.send("log", {"level": level, "text": text})
 

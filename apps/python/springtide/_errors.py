@@ -52,7 +52,7 @@ def failure_of(error: BaseException) -> Dict[str, Any]:
         tb = tb.tb_next
     text = "".join(traceback.format_exception(type(error), error, tb))
     try:
-        if not isinstance(error, Exception):
+        if not isinstance(error, (Exception, KeyboardInterrupt)):
             raise TypeError("an exit of the runner is none of the client")
         # The traceback is sent as text.
         pickled = pickle.dumps(error, protocol=5)

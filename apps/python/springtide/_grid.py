@@ -74,6 +74,11 @@ def _environment(extra: Optional[Mapping[str, str]]) -> Dict[str, str]:
     }
 
 
+def print_line(line: str) -> None:
+    """Writes a line of a task to standard error, which a notebook shows below the cell."""
+    print(line, file=sys.stderr, flush=True)
+
+
 class Grid(concurrent.futures.Executor):
     """The nodes of a grid, as an executor of tasks.
 
@@ -86,24 +91,34 @@ class Grid(concurrent.futures.Executor):
         *,
         python: Union[str, Sequence[str], None] = None,
         env: Optional[Mapping[str, str]] = None,
+        output: Optional[Callable[[str], Any]] = print_line,
     ) -> None:
         command = [_binary(), "--quiet", "runner", "client", *arguments, "--chdir", os.getcwd()]
-        for name, value in _environment(env).items():
-            command += ["--env", f"{name}={value}"]
+        # Other users of the host see the arguments of a process, and not its environment.
+        variables = _environment(env)
+        for name in variables:
+            command += ["--env", name]
         interpreter = [sys.executable] if python is None else python
         interpreter = [interpreter] if isinstance(interpreter, str) else list(interpreter)
         command += ["--", *interpreter, "-m", "springtide.runner"]
+        #: The process that uses the grid. A process that is forked from it cannot.
+        self.process = os.getpid()
         # Ctrl-C is for this process, which ends the bridge.
         self._bridge = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, **variables},
         )
         assert self._bridge.stdin is not None and self._bridge.stdout is not None
         self._input = self._bridge.stdin.fileno()
         self._output = self._bridge.stdout
+        self._print = output
         self._lock = threading.Lock()
         self._write_lock = threading.Lock()
         self._ready = threading.Event()
-        self._processors = 0
+        self._processors, self._root = 0, ""
         self._closed: Optional[str] = None
         self._is_shut = False
         self._futures: Dict[int, concurrent.futures.Future[Any]] = {}
@@ -120,15 +135,30 @@ class Grid(concurrent.futures.Executor):
     def start(cls, shape: str = "3x2", **options: Any) -> "Grid":
         """Starts a grid of local processes: clusters x nodes, and threads as in ``"3x2@4"``.
 
-        Options: ``python``, the command of the interpreter of tasks, by default this one; and
-        ``env``, variables of the tasks' environment.
+        Options: ``python``, the command of the interpreter of tasks, by default this one;
+        ``env``, variables of the tasks' environment; and ``output``, which gets each line that
+        tasks print, log or report as progress, with the node before it. By default it is written
+        to standard error; None drops it.
         """
         return cls(["--clusters", shape], **options)._when_ready()
 
     @classmethod
-    def connect(cls, config: Union[str, "os.PathLike[str]"], **options: Any) -> "Grid":
-        """Uses the running grid of a config. Options as for :meth:`start`."""
-        return cls(["--config", os.fspath(config)], **options)._when_ready()
+    def connect(
+        cls,
+        config: Union[str, "os.PathLike[str]"],
+        *,
+        min: int = 1,
+        max: Optional[int] = None,
+        **options: Any,
+    ) -> "Grid":
+        """Uses the running grid of a config. Other options as for :meth:`start`.
+
+        The job starts with the free processors, at least ``min`` and at most ``max``, by default
+        all. It shrinks when other jobs need processors, and grows when some become free.
+        """
+        arguments = ["--config", os.fspath(config), "--min", str(min)]
+        arguments += [] if max is None else ["--max", str(max)]
+        return cls(arguments, **options)._when_ready()
 
     def _when_ready(self) -> "Grid":
         try:
@@ -142,18 +172,28 @@ class Grid(concurrent.futures.Executor):
 
     @property
     def processors(self) -> int:
-        """The processors of the job when it started."""
+        """The processors that the job has now."""
         return self._processors
+
+    @property
+    def root(self) -> str:
+        """The node that serves this client, which changes when it is lost."""
+        return self._root
 
     # --- tasks ---
 
     def submit(
         self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> "concurrent.futures.Future[Any]":
-        """Runs a function on the grid. Functions that call :func:`springtide.join` are tasks."""
+        """Runs a function on the grid. Functions that call :func:`springtide.join` are tasks.
+
+        ``cancel`` of the future also ends a task that has started.
+        """
         if not _has_name(fn):
             # Methods and objects that are called are arguments.
             args, kwargs, fn = (fn, args, kwargs), {}, _calls.call_function
+        if self.process != os.getpid():
+            raise RuntimeError("a forked process cannot use the grid of its parent")
         reference, objects = self._reference(fn)
         arguments, buffers, more = dumps((args, kwargs))
         call = {
@@ -304,10 +344,14 @@ class Grid(concurrent.futures.Executor):
                     break
                 kind, fields = frame
                 if kind == "ready":
-                    self._processors = fields["processors"]
+                    self._processors, self._root = fields["processors"], fields["node"]
                     self._ready.set()
                 elif kind == "done":
                     self._done(fields)
+                elif kind == "processors":
+                    self._processors = fields["processors"]
+                elif kind in ("output", "log", "progress"):
+                    self._report(kind, fields)
                 elif kind == "closed":
                     reason = fields["reason"] or "the grid was shut down"
                     break
@@ -320,6 +364,22 @@ class Grid(concurrent.futures.Executor):
             if future.set_running_or_notify_cancel():
                 future.set_exception(GridClosed(reason))
         self._ready.set()
+
+    def _report(self, kind: str, fields: Dict[str, Any]) -> None:
+        """Passes on what a task has printed, logged or reported."""
+        if self._print is None:
+            return
+        if kind == "progress":
+            text = f"{fields['done']} of {fields['total']} {fields['what']}"
+        else:
+            text = fields["text"]
+        level = f"{fields['level']}: " if kind == "log" else ""
+        try:
+            for line in text.split("\n"):
+                self._print(f"{fields['node']}: {level}{line}")
+        except Exception:
+            # A closed stream must not end the thread that reads results.
+            self._print = None
 
     def _done(self, fields: Dict[str, Any]) -> None:
         with self._lock:

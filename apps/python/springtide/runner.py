@@ -89,6 +89,8 @@ class Runner:
         self._stack.append(entry)
         try:
             value, buffers = self._call(call)
+            # What a task prints reaches the client before its value.
+            sys.stdout.flush()
             self.send("result", {"task": entry.number, "value": value, "buffers": buffers})
         except BaseException as error:
             failure = failure_of(error)

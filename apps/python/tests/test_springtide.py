@@ -5,10 +5,12 @@ import concurrent.futures
 import functools
 import os
 import signal
+import subprocess
 import tempfile
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import workload
 from springtide import Grid, GridClosed, RemoteError, RemoteTraceback, RunnerDied, join
@@ -113,6 +115,21 @@ class OnGrid(unittest.TestCase):
         self.assertGreater(cancelled, 0)
         self.assertEqual([future.result(60) for future in slow], [0, 1, 2])
 
+    def test_a_task_that_has_started_can_be_cancelled(self):
+        with tempfile.TemporaryDirectory() as directory:
+            markers = [os.path.join(directory, str(at)) for at in range(4)]
+            futures = [self.grid.submit(workload.waits_forever, marker) for marker in markers[:2]]
+            futures.append(self.grid.submit(workload.waits_below, markers[2:]))
+            # Each of the three other processors runs one, so that the last waits for its children.
+            wait_until(lambda: sum(map(os.path.exists, markers)) >= 3)
+            self.assertTrue(all(future.cancel() for future in futures))
+            # Their processors are free, though no task has ended by itself.
+            values = [self.grid.submit(workload.slow, x, 0.1) for x in range(6)]
+            self.assertEqual([value.result(60) for value in values], list(range(6)))
+            for marker in filter(os.path.exists, markers):
+                process = int(Path(marker).read_text())
+                wait_until(lambda: not is_alive(process))
+
     def test_exceptions_arrive_with_their_traceback(self):
         error = self.grid.submit(workload.fail, "a reason").exception(60)
         self.assertIsInstance(error, ValueError)
@@ -128,8 +145,27 @@ class OnGrid(unittest.TestCase):
         errors = self.grid.submit(workload.spawns_in_a_thread).result(60)
         self.assertIn("only the thread of a task", errors[0])
 
-    def test_output_of_tasks_is_not_in_the_way(self):
-        self.assertEqual(list(self.grid.map(workload.loud, range(6))), list(range(6)))
+    def test_output_of_tasks_reaches_the_client_and_is_not_in_the_way(self):
+        lines = []
+        with mock.patch.object(self.grid, "_print", lines.append):
+            self.assertEqual(list(self.grid.map(workload.loud, range(6))), list(range(6)))
+            self.assertEqual(self.grid.submit(workload.reports, 3).result(60), 3)
+            texts = lambda: [line.partition(": ")[2] for line in lines]
+            expected = ["a line of a program", "warn: a record", "3 of 4 files", "no end of line"]
+            wait_until(lambda: all(text in texts() for text in expected))
+        self.assertEqual(texts().count("a line of a program"), 6)
+        nodes = {line.partition(": ")[0] for line in lines}
+        self.assertLessEqual(nodes, {"ams-1", "ams-2", "del-1", "del-2"})
+
+    def test_variables_are_not_among_the_arguments_of_the_program(self):
+        with Grid.start("1x1", env={"SECRET_OF_THE_TEST": "a-secret-value"}) as grid:
+            value = grid.submit(os.getenv, "SECRET_OF_THE_TEST").result(60)
+            self.assertEqual(value, "a-secret-value")
+            for entry in Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    self.assertNotIn(b"a-secret-value", entry.read_bytes())
+                except OSError:
+                    continue
 
     def test_asyncio(self):
         async def main():
@@ -218,10 +254,7 @@ class Failures(unittest.TestCase):
             os.kill(node, signal.SIGKILL)
             self.assertEqual([future.result(120) for future in flat], list(range(60)))
             self.assertEqual(busy.result(120), 34)
-            until = time.monotonic() + 60
-            while is_alive(runner):
-                self.assertLess(time.monotonic(), until, "the runner outlives its node")
-                time.sleep(0.01)
+            wait_until(lambda: not is_alive(runner))
 
     def test_the_root_s_node_may_die(self):
         with Grid.start("2x2") as grid:
@@ -242,6 +275,34 @@ class Failures(unittest.TestCase):
             self.assertEqual([future.result(120) for future in futures], list(range(100)))
             self.assertEqual([future.result(120) for future in more], list(range(100)))
 
+    def test_a_job_on_a_running_grid_grows_and_survives_its_root(self):
+        with tempfile.TemporaryDirectory() as directory:
+            clusters = "".join(f'[[cluster]]\nname = "{name}"\nnodes = 2\n' for name in "ab")
+            config = Path(directory) / "grid.toml"
+            config.write_text(f'grid = "python"\n[dashboard]\non = false\n{clusters}')
+            binary = os.environ["SPRINGTIDE_BINARY"]
+            command = lambda *words: subprocess.run(
+                [binary, "-q", *words], cwd=directory, check=True, stdout=subprocess.DEVNULL
+            )
+            command("up", "--detach")
+            try:
+                with Grid.connect(config) as grid:
+                    # It starts in one cluster, and asks for more nodes as it has tasks for them.
+                    futures = []
+                    while grid.processors < 4:
+                        futures += [grid.submit(workload.slow, x, 0.05) for x in range(20)]
+                        self.assertLess(len(futures), 4000, "the job does not grow")
+                        futures[-1].result(60)
+                    root = grid.root
+                    futures += [grid.submit(workload.slow, x, 0.05) for x in range(100)]
+                    os.kill(node_process(directory, root), signal.SIGKILL)
+                    expected = [x for _ in range(len(futures) // 20) for x in range(20)]
+                    values = [future.result(120) for future in futures]
+                    self.assertEqual(values[:-100], expected[: len(futures) - 100])
+                    self.assertEqual(values[-100:], list(range(100)))
+            finally:
+                command("down")
+
     def test_an_interpreter_that_is_not_there_has_a_reason(self):
         with Grid.start("1x1", python="no-such-python") as grid:
             with self.assertRaisesRegex(RunnerDied, "could not be started .no-such-python"):
@@ -256,6 +317,15 @@ class Failures(unittest.TestCase):
         grid.shutdown()
 
 
+def wait_until(condition):
+    """Waits for a condition, for at most a minute."""
+    until = time.monotonic() + 60
+    while not condition():
+        if time.monotonic() > until:
+            raise AssertionError("it does not come about")
+        time.sleep(0.01)
+
+
 def is_alive(process):
     """Whether a process has not ended. One that is not collected has ended."""
     try:
@@ -263,6 +333,18 @@ def is_alive(process):
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def node_process(directory, name):
+    """The process of a node of the grid in a directory."""
+    for entry in Path("/proc").iterdir():
+        try:
+            line = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if os.fsencode(f"{directory}/.springtide/python/node/{name}/node.toml") in line:
+            return int(entry.name)
+    raise AssertionError(f"there is no node {name}")
 
 
 def children(process):

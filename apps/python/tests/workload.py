@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 
-from springtide import join, spawn, task
+from springtide import join, log, progress, spawn, task
 
 
 @task
@@ -57,6 +57,29 @@ def loud(x):
     os.write(1, b"\x00\x01\x02 bytes of a task\n")
     os.system("echo a line of a program")
     return x
+
+
+def reports(done):
+    log("a record", "warn")
+    progress(done, 4, "files")
+    print("no end of line", end="")
+    return done
+
+
+@task
+def waits_forever(marker):
+    """Writes the number of its process, and ends only when it is ended."""
+    with open(marker + ".new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(marker + ".new", marker)
+    while True:
+        time.sleep(1)
+
+
+@task
+def waits_below(markers):
+    """Waits for children that do not end by themselves."""
+    return join(*(waits_forever.call(marker) for marker in markers))
 
 
 @task

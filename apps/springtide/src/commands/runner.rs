@@ -32,8 +32,8 @@ pub struct RunnerArgs {
     /// Program of a runner and its arguments, after two hyphens
     #[arg(value_name = "PROGRAM", last = true, required = true)]
     command: Vec<String>,
-    /// Variable of the runners' environment. Repeatable
-    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_variable)]
+    /// Variable of the runners' environment; without a value, that of this process. Repeatable
+    #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = parse_variable)]
     environment: Vec<EnvironmentVariable>,
     /// Directory in which runners start, on hosts that have it
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -52,6 +52,14 @@ pub struct ClientArgs {
     /// Shape of the grid to start: clusters x nodes, and threads per node
     #[arg(long, value_name = "CxN[@T]", default_value = "3x2", conflicts_with = "config")]
     clusters: GridShape,
+    /// Least number of processors of the job on a running grid
+    #[arg(long, value_name = "N", default_value = "1", requires = "config",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    min: u32,
+    /// Greatest number of processors of the job on a running grid [default: all]
+    #[arg(long, value_name = "N", requires = "config",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    max: Option<u32>,
     #[command(flatten)]
     runner: RunnerArgs,
 }
@@ -64,16 +72,22 @@ pub struct CheckArgs {
 }
 
 fn parse_variable(text: &str) -> Result<EnvironmentVariable, String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() && !text.contains('\0') => {
-            Ok(EnvironmentVariable { name: name.to_owned(), value: value.to_owned() })
-        }
-        _ => Err("must be NAME=VALUE such as LANG=C".to_owned()),
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) => (name, value.to_owned()),
+        // The arguments of a process are visible to all users of its host; its environment is not.
+        None => match std::env::var(text) {
+            Ok(value) => (text, value),
+            Err(error) => return Err(format!("the value of {text:?} is not known: {error}")),
+        },
+    };
+    if name.is_empty() || text.contains('\0') {
+        return Err("must be NAME=VALUE such as LANG=C, or the NAME of a variable".to_owned());
     }
+    Ok(EnvironmentVariable { name: name.to_owned(), value })
 }
 
 impl RunnerArgs {
-    fn spec(self) -> Result<RunnerSpec, Failed> {
+    fn spec(self, is_malleable: bool) -> Result<RunnerSpec, Failed> {
         if let Some(bad) = self.command.iter().find(|word| word.contains('\0')) {
             return Err(Failed::usage(format!("{bad:?} contains a zero byte")));
         }
@@ -82,6 +96,7 @@ impl RunnerArgs {
             environment: self.environment,
             directory: self.chdir,
             start_timeout: self.start_timeout,
+            is_malleable,
         })
     }
 }
@@ -100,15 +115,16 @@ pub fn execute(
         RunnerCommand::Client(args) => {
             let request = BridgeRequest {
                 shape: args.clusters,
+                spec: args.runner.spec(args.config.is_some())?,
                 config: args.config,
-                spec: args.runner.spec()?,
+                processors: (args.min, args.max),
                 registry: Arc::new(program.registry),
                 log_level: global.log_level,
             };
             on_arbiter(bridge(request))
         }
         RunnerCommand::Check(args) => {
-            let checks = check_runner(&args.runner.spec()?);
+            let checks = check_runner(&args.runner.spec(false)?);
             for check in &checks {
                 let end = check.failure.as_ref().map_or("ok".to_owned(), |it| format!("no: {it}"));
                 print(&format!("{}: {end}\n", check.name))?;

@@ -4,7 +4,7 @@
 //! It holds what the client has sent until the end of each task, for a root that starts again
 //! knows nothing of it. It does not know what tasks compute.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use springtide_actors::head::{HEAD, Head};
 use springtide_actors::job::{ClientMessage, NoteKind, SCHEDULER, coordinator_name};
 use springtide_actors::links::{LinkChange, LinkChanges};
 use springtide_actors::policy::Mode;
+use springtide_actors::scheduler::manager::{JobRequirements, Kind};
 use springtide_actors::scheduler::{CancelJob, Scheduler, Submit};
 use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed};
@@ -69,6 +70,9 @@ pub struct BridgeRequest {
     pub config: Option<PathBuf>,
     /// The shape of a grid of the bridge's own.
     pub shape: GridShape,
+    /// The processors of the job on a running grid: the least number, and the greatest one; absent:
+    /// all.
+    pub processors: (u32, Option<u32>),
     /// The parameters of the runners.
     pub spec: RunnerSpec,
     /// The tasks of this program.
@@ -79,6 +83,8 @@ pub struct BridgeRequest {
 
 /// A grid that the bridge uses.
 struct GridLink {
+    /// The numbers of processors between which the job may change; absent: it has the whole grid.
+    need: Option<JobRequirements>,
     endpoint: Endpoint,
     head: NodeId,
     contact: Contact,
@@ -118,6 +124,13 @@ async fn on_running_grid(
 ) -> Result<(), Failed> {
     let Some(file) = &request.config else { return Err(Failed::usage("no config is given")) };
     let config = load::<GridConfig>(&Sources::of_process(Some(file)))?.value;
+    let all = netconf::existing_processors(&config).get();
+    let (min, max) = request.processors;
+    let max = max.unwrap_or(all.max(min));
+    // It starts with the processors that are free then.
+    let mut need = JobRequirements::one(Kind::Malleable, min, max, max);
+    need.spreads = true;
+    need.check().map_err(Failed::usage)?;
     let attachment = attach(file, &config).await?;
     let endpoint = attachment.endpoint;
     let link = GridLink {
@@ -125,6 +138,7 @@ async fn on_running_grid(
         endpoint: endpoint.clone(),
         head: attachment.head,
         clusters: None,
+        need: Some(need),
         links: attachment.links,
         news: attachment.news,
     };
@@ -162,6 +176,7 @@ async fn on_own_grid(
                 endpoint: head.endpoint.clone(),
                 head: HEAD.into(),
                 clusters: netconf::check_start(&config, &params, None)?,
+                need: None,
                 links,
                 news,
             };
@@ -178,6 +193,8 @@ async fn on_own_grid(
 struct ClientState {
     objects: BTreeMap<u32, Bytes>,
     tasks: BTreeMap<u64, FunctionCall>,
+    /// Those of the tasks that the client has cancelled.
+    cancelled: BTreeSet<u64>,
     /// The way to the present root, once it is ready.
     orders: Option<mpsc::UnboundedSender<RunnerOrder>>,
 }
@@ -194,7 +211,12 @@ impl ClientState {
                 self.tasks.insert(task, call.clone());
                 RunnerOrder::Submit { task, call }
             }
-            ClientFrame::Cancel { task } => RunnerOrder::Cancel { task },
+            ClientFrame::Cancel { task } => {
+                if self.tasks.contains_key(&task) {
+                    self.cancelled.insert(task);
+                }
+                RunnerOrder::Cancel { task }
+            }
             ClientFrame::End {} => return false,
         };
         if let Some(orders) = &self.orders {
@@ -212,7 +234,14 @@ impl ClientState {
         let tasks = self.tasks.iter();
         let tasks =
             tasks.map(|(task, call)| RunnerOrder::Submit { task: *task, call: call.clone() });
-        objects.chain(tasks).collect()
+        let cancelled = self.cancelled.iter().map(|task| RunnerOrder::Cancel { task: *task });
+        objects.chain(tasks).chain(cancelled).collect()
+    }
+
+    /// Forgets a task that has ended. Returns whether it was known.
+    fn end(&mut self, task: u64) -> bool {
+        self.cancelled.remove(&task);
+        self.tasks.remove(&task).is_some()
     }
 }
 
@@ -225,11 +254,15 @@ async fn serve(
     frames: &mpsc::Sender<BridgeFrame>,
     signals: &mut Signals,
 ) -> Result<(), Failed> {
-    let GridLink { endpoint, head, contact, clusters, links, mut news } = link;
+    let GridLink { endpoint, head, contact, clusters, need, links, mut news } = link;
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
     let mut params = netconf::job_params(config);
     // Without tasks its processors are idle, and adaptation would release them.
     params.mode = Mode::Static;
+    if let Some(need) = &need {
+        params.min_processors = need.least().into();
+        params.max_processors = Some(need.greatest().into());
+    }
     let submit = Submit {
         name: RunnerJob::NAME.to_owned(),
         body: encode_job(RunnerJob { spec: request.spec.clone() })?,
@@ -238,7 +271,7 @@ async fn serve(
         clusters,
         client: contact,
         program: std::env::current_exe().ok(),
-        need: None,
+        need,
         principal: None,
     };
     let mut answer = Box::pin(scheduler.send(submit).deadline(QUEUE_TIMEOUT));
@@ -303,23 +336,32 @@ async fn serve(
         }
     };
     if let Some(job) = job {
-        end_job(job, &state, &scheduler, &mut news, ended.is_ok()).await;
+        let ends_in_order = ended.is_ok() && state.tasks.is_empty();
+        let orders = state.orders.clone().filter(|_| ends_in_order);
+        // What tasks have printed may still be on its way.
+        let job_end = async || {
+            while let Some((of, update, _)) = news.recv().await {
+                if of == job && handle(update, of, &mut state, &endpoint, frames).await.is_some() {
+                    return;
+                }
+            }
+        };
+        end_job(job, orders, &scheduler, job_end).await;
     }
     ended
 }
 
-/// Ends the job: in order if nothing is under way, and else by a cancellation.
+/// Ends the job: in order with the way to its root, and else by a cancellation. `job_end` waits for
+/// the end.
 async fn end_job(
     job: JobId,
-    state: &ClientState,
+    orders: Option<mpsc::UnboundedSender<RunnerOrder>>,
     scheduler: &Remote<Scheduler>,
-    news: &mut mpsc::Receiver<ReceivedNews>,
-    in_order: bool,
+    mut job_end: impl AsyncFnMut(),
 ) {
-    let orders = state.orders.as_ref().filter(|_| in_order && state.tasks.is_empty());
     if let Some(orders) = orders
         && orders.send(RunnerOrder::Finish).is_ok()
-        && timeout(END_TIMEOUT, job_end(job, news)).await.is_ok()
+        && timeout(END_TIMEOUT, job_end()).await.is_ok()
     {
         return;
     }
@@ -327,15 +369,7 @@ async fn end_job(
     let cancelled = scheduler.send(CancelJob { job, reason }).deadline(END_TIMEOUT).await;
     if cancelled.is_ok() {
         // The scheduler ends the job also if its end is not seen here.
-        let _ = timeout(END_TIMEOUT, job_end(job, news)).await;
-    }
-}
-
-async fn job_end(job: JobId, news: &mut mpsc::Receiver<ReceivedNews>) {
-    while let Some((of, update, _)) = news.recv().await {
-        if of == job && matches!(update, JobUpdate::Ended(_)) {
-            return;
-        }
+        let _ = timeout(END_TIMEOUT, job_end()).await;
     }
 }
 
@@ -379,8 +413,18 @@ async fn handle(
                 BridgeFrame::Ready { version: PROTOCOL_VERSION, node: node.to_string(), processors }
             }
             // A repeated end has no effect.
-            RunnerReport::Done { task, .. } if state.tasks.remove(&task).is_none() => continue,
+            RunnerReport::Done { task, .. } if !state.end(task) => continue,
             RunnerReport::Done { task, outcome } => BridgeFrame::Done { task, outcome },
+            RunnerReport::Output { node, text } => {
+                BridgeFrame::Output { node: node.to_string(), text }
+            }
+            RunnerReport::Log { node, level, text } => {
+                BridgeFrame::Log { node: node.to_string(), level, text }
+            }
+            RunnerReport::Progress { node, task, done, total, what } => {
+                BridgeFrame::Progress { node: node.to_string(), task, done, total, what }
+            }
+            RunnerReport::Processors { processors } => BridgeFrame::Processors { processors },
         };
         if frames.send(frame).await.is_err() {
             return Some(Err(Failed::failure("the client does not read its results")));

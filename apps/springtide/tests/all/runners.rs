@@ -50,6 +50,15 @@ fn two_runners_conform_and_a_program_that_is_none_does_not() {
     );
 }
 
+#[test]
+fn a_variable_without_a_value_must_be_in_the_environment() {
+    let missing = "NO_SUCH_VARIABLE_OF_THE_TEST";
+    let checked = run(&["runner", "check", "--env", missing, "--", "true"]);
+    assert_eq!(checked.code, Some(2));
+    let expected = format!("the value of \"{missing}\" is not known");
+    assert!(checked.err.contains(&expected), "{}", checked.err);
+}
+
 fn call(name: &str, arguments: &str) -> FunctionCall {
     FunctionCall {
         function: FunctionName { object: None, name: name.to_owned() },
@@ -148,7 +157,9 @@ fn the_package_for_python_passes_its_tests() {
     }
     let tests = Path::new(PACKAGE).join("tests");
     let mut command = Command::new("python3");
-    command.args(["-B", "-m", "unittest", "-v", "test_springtide"]).current_dir(&tests);
+    command
+        .args(["-B", "-m", "unittest", "-v", "test_springtide", "test_examples"])
+        .current_dir(&tests);
     command.env("PYTHONPATH", format!("{PACKAGE}:{}", tests.display()));
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     command.env("SPRINGTIDE_BINARY", env!("CARGO_BIN_EXE_springtide")).stdin(Stdio::null());

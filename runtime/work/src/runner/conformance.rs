@@ -92,6 +92,7 @@ fn call(name: &str, arguments: &Bytes) -> FunctionCall {
 fn text_of(fault: RunnerFault) -> String {
     match fault {
         RunnerFault::Halted(_) => "the runner was halted".to_owned(),
+        RunnerFault::Cancelled => "the task was cancelled".to_owned(),
         RunnerFault::Died(reason) => format!("the runner {reason}"),
     }
 }
@@ -111,7 +112,7 @@ fn equal<T: PartialEq + std::fmt::Debug>(
 impl Conversation {
     fn start(spec: &RunnerSpec) -> Result<Self, String> {
         let place = RunnerPlace { node: "check", cluster: "check" };
-        let runner = RunnerProcess::start(spec, place, None).map_err(text_of)?;
+        let runner = RunnerProcess::start(spec, place, None, None).map_err(text_of)?;
         Ok(Self { runner })
     }
 

@@ -197,14 +197,14 @@ pub enum RunnerFrame {
         /// The object.
         object: u32,
     },
-    /// A line for the log of the node.
+    /// A line for the log of the node and for the client.
     Log {
         /// The level: `error`, `warn`, `info` or `debug`.
         level: String,
         /// The line.
         text: String,
     },
-    /// The progress of the last task that began, for the log of the node.
+    /// The progress of the last task that began, for the log of the node and for the client.
     Progress {
         /// The amount done so far.
         done: u64,
@@ -233,7 +233,7 @@ pub enum ClientFrame {
         /// The function and its arguments.
         call: FunctionCall,
     },
-    /// Do not run a task, if it has not started.
+    /// Do not run a task, or end it if it has started.
     Cancel {
         /// The task.
         task: u64,
@@ -261,6 +261,40 @@ pub enum BridgeFrame {
         task: u64,
         /// Its end.
         outcome: CallOutcome,
+    },
+    /// Lines that a runner has written to its standard output or standard error.
+    Output {
+        /// The node of the runner.
+        node: String,
+        /// Whole lines.
+        text: String,
+    },
+    /// A log record of a task.
+    Log {
+        /// The node of the task.
+        node: String,
+        /// The level: `error`, `warn`, `info` or `debug`.
+        level: String,
+        /// The text of the record.
+        text: String,
+    },
+    /// The progress of a task, or of one of its descendants.
+    Progress {
+        /// The node of the task.
+        node: String,
+        /// The task of the client.
+        task: u64,
+        /// The amount done so far.
+        done: u64,
+        /// The total amount.
+        total: u64,
+        /// The unit of both amounts.
+        what: String,
+    },
+    /// The job has grown or shrunk.
+    Processors {
+        /// The processors of the job.
+        processors: u32,
     },
     /// The job has ended, and nothing follows.
     Closed {

@@ -24,7 +24,7 @@ pub enum RunnerOrder {
         /// The function and its arguments.
         call: FunctionCall,
     },
-    /// Do not run a task, if it has not started.
+    /// Do not run a task, or end it if it has started.
     Cancel {
         /// The task.
         task: u64,
@@ -54,6 +54,40 @@ pub enum RunnerReport {
         task: u64,
         /// Its end.
         outcome: CallOutcome,
+    },
+    /// Lines that a runner has written to its standard output or standard error.
+    Output {
+        /// The node of the runner.
+        node: NodeId,
+        /// Whole lines; bytes that are no UTF-8 are replaced.
+        text: String,
+    },
+    /// A log record of a task.
+    Log {
+        /// The node of the task.
+        node: NodeId,
+        /// The level: `error`, `warn`, `info` or `debug`.
+        level: String,
+        /// The text of the record.
+        text: String,
+    },
+    /// The progress of a task, or of one of its descendants.
+    Progress {
+        /// The node of the task.
+        node: NodeId,
+        /// The task of the client.
+        task: u64,
+        /// The amount done so far.
+        done: u64,
+        /// The total amount.
+        total: u64,
+        /// The unit of both amounts.
+        what: String,
+    },
+    /// The job has grown or shrunk.
+    Processors {
+        /// The processors of the job.
+        processors: u32,
     },
 }
 

@@ -10,18 +10,21 @@
 //! - A task whose runner dies runs again in another one. After the third death it fails.
 //! - The failure of a task is a value. It fails neither the job nor other tasks.
 //! - A root that starts again knows no tasks. Its client sends those that have not ended.
+//! - What runners print, log and report travels to the client, without an acknowledgement.
 //!
-//! Modules: `frame` and `message` are data, `session` the conversation with a runner without I/O,
-//! `process` one runner, `task` the task that converses with it, `root` the job's root, and
-//! `conformance` a test of runners. This
-//! module depends neither on roles nor on a language.
+//! Modules: `frame` and `message` are data. `session` converses with a runner without I/O.
+//! `process` is one runner, and `task` converses with it. `report` brings output to the client.
+//! `root` is the job's root, and `size` its rule to grow and shrink. `conformance` tests runners.
+//! This module depends neither on roles nor on a language.
 
 mod conformance;
 mod frame;
 mod message;
 mod process;
+mod report;
 mod root;
 mod session;
+mod size;
 mod task;
 #[cfg(test)]
 mod tests;
@@ -39,4 +42,5 @@ use crate::work::Registry;
 /// Registers the tasks and objects of runners, in a job's [`register`](crate::work::Job::register).
 pub fn register(registry: &mut Registry) {
     registry.task::<task::RunnerTask>().versioned::<task::RunnerObject>();
+    registry.merged::<task::CancelledTasks>();
 }

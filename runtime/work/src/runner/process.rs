@@ -6,7 +6,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -16,11 +16,14 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use tokio::time::Instant;
 
 use super::frame::{FrameBuffer, NodeFrame, PROTOCOL_VERSION, RunnerFrame, encode_frame};
+use super::message::RunnerReport;
+use super::report::ReportSink;
 use super::root::RunnerSpec;
 use super::session::{RunnerRequest, Session};
+use super::task::TaskWatch;
 use crate::command::child::end_of;
 use crate::command::environment::withhold_variables;
-use crate::work::{Context, Stop};
+use crate::work::Stop;
 
 /// Kills the runner's group, unless the runner has ended before this node's process.
 const GUARD: &str = r#"read -r word; [ "$word" = end ] || kill -s KILL -- "-$1" 2>/dev/null"#;
@@ -36,11 +39,17 @@ const LOG_WAIT: Duration = Duration::from_millis(200);
 const READ_BYTES: usize = 64 << 10;
 /// The most bytes of the end of a runner's log in an error.
 const LOG_END_BYTES: usize = 2000;
+/// The longest time between two looks at the log.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+/// A longer line reaches the client in pieces.
+const LINE_BYTES: usize = 8 << 10;
 
 /// Why a runner is of no more use for a task.
 pub(super) enum RunnerFault {
     /// The task is halted.
     Halted(Stop),
+    /// The client has cancelled the task.
+    Cancelled,
     /// The runner has ended, or had to be ended: the reason as the predicate of a sentence.
     Died(String),
 }
@@ -54,9 +63,6 @@ pub(super) struct RunnerPlace<'a> {
     pub(super) cluster: &'a str,
 }
 
-/// The last bytes of a runner's log.
-type LogEnd = Arc<Mutex<Vec<u8>>>;
-
 /// A running process.
 pub(super) struct RunnerProcess {
     child: Child,
@@ -66,21 +72,22 @@ pub(super) struct RunnerProcess {
     guard: Child,
     received: FrameBuffer,
     piece: Box<[u8]>,
-    log_end: LogEnd,
+    log: Option<Arc<Mutex<LogPump>>>,
     /// The thread that reads the log.
     log_reader: Option<JoinHandle<()>>,
     pub(super) session: Session,
 }
 
 impl RunnerProcess {
-    /// Starts a runner, and waits until it is ready.
+    /// Starts a runner, and waits until it is ready. `sink` gets what it prints.
     ///
     /// # Errors
-    /// It does not start, is not ready in time, or the work is halted.
+    /// It does not start, is not ready in time, or the task is halted or cancelled.
     pub(super) fn start(
         spec: &RunnerSpec,
         place: RunnerPlace<'_>,
-        cx: Option<&Context>,
+        sink: Option<ReportSink>,
+        watch: Option<&TaskWatch<'_, '_>>,
     ) -> Result<Self, RunnerFault> {
         let Some((program, arguments)) = spec.command.split_first() else {
             return Err(RunnerFault::Died("has no command".to_owned()));
@@ -112,7 +119,6 @@ impl RunnerProcess {
         let (Some(stdin), Some(stdout), Some(stderr)) = streams else {
             return Err(not_started(io::Error::other("it has no pipes")));
         };
-        let log_end = LogEnd::default();
         let mut process = Self {
             child,
             is_collected: false,
@@ -121,21 +127,29 @@ impl RunnerProcess {
             guard,
             received: FrameBuffer::default(),
             piece: vec![0; READ_BYTES].into(),
-            log_end: log_end.clone(),
+            log: None,
             log_reader: None,
             session: Session::default(),
         };
-        process.prepare(stderr, log_end).map_err(not_started)?;
-        process.welcome(spec.start_timeout, place, cx)?;
+        process.prepare(stderr, sink).map_err(not_started)?;
+        process.welcome(spec.start_timeout, place, watch)?;
         Ok(process)
     }
 
-    fn prepare(&mut self, stderr: ChildStderr, log_end: LogEnd) -> io::Result<()> {
+    fn prepare(&mut self, stderr: ChildStderr, sink: Option<ReportSink>) -> io::Result<()> {
         if let Some(stdin) = &self.stdin {
             ioctl_fionbio(stdin, true)?;
         }
         ioctl_fionbio(&self.stdout, true)?;
-        let copy = move || copy_log(stderr, &log_end);
+        ioctl_fionbio(&stderr, true)?;
+        let stream = stderr.as_fd().try_clone_to_owned()?;
+        let log = LogPump { stderr, end: Vec::new(), line: Vec::new(), sink };
+        let log = self.log.insert(Arc::new(Mutex::new(log))).clone();
+        let copy = move || {
+            while lock(&log).pump() {
+                wait_until_ready(stream.as_fd(), PollFlags::IN, LOG_INTERVAL);
+            }
+        };
         let reader = std::thread::Builder::new().name("runner-log".to_owned());
         self.log_reader = Some(reader.spawn(copy)?);
         Ok(())
@@ -146,10 +160,10 @@ impl RunnerProcess {
         &mut self,
         timeout: Duration,
         place: RunnerPlace<'_>,
-        cx: Option<&Context>,
+        watch: Option<&TaskWatch<'_, '_>>,
     ) -> Result<(), RunnerFault> {
         let until = Instant::now().checked_add(timeout);
-        match self.receive(until, cx)? {
+        match self.receive(until, watch)? {
             Some(RunnerRequest::Welcome) => {}
             Some(_) => return Err(self.died("did not begin with a hello")),
             None => return Err(self.died(&format!("sent no hello within {timeout:?}"))),
@@ -159,17 +173,17 @@ impl RunnerProcess {
             node: place.node.to_owned(),
             cluster: place.cluster.to_owned(),
         };
-        self.send(&welcome, cx)
+        self.send(&welcome, watch)
     }
 
-    /// Sends a frame. Without a context the caller bounds the time.
+    /// Sends a frame. Without a watch the caller bounds the time.
     ///
     /// # Errors
-    /// The runner has ended, the frame is too long, or the work is halted.
+    /// The runner has ended, the frame is too long, or the task is halted or cancelled.
     pub(super) fn send(
         &mut self,
         frame: &NodeFrame,
-        cx: Option<&Context>,
+        watch: Option<&TaskWatch<'_, '_>>,
     ) -> Result<(), RunnerFault> {
         let bytes = match encode_frame(frame) {
             Ok(bytes) => bytes,
@@ -183,8 +197,8 @@ impl RunnerProcess {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let ready = wait_until_ready(stdin.as_fd(), PollFlags::OUT, CHECK_INTERVAL);
-                    match cx {
-                        Some(cx) => cx.check().map_err(RunnerFault::Halted)?,
+                    match watch {
+                        Some(watch) => watch.check()?,
                         None if !ready => return Err(self.died("does not read its input")),
                         None => {}
                     }
@@ -198,17 +212,22 @@ impl RunnerProcess {
     /// Waits for the next request of the runner, until this time. `None`: none came.
     ///
     /// # Errors
-    /// The runner has ended or violates the protocol, or the work is halted.
+    /// The runner has ended or violates the protocol, or the task is halted or cancelled.
     pub(super) fn receive(
         &mut self,
         until: Option<Instant>,
-        cx: Option<&Context>,
+        watch: Option<&TaskWatch<'_, '_>>,
     ) -> Result<Option<RunnerRequest>, RunnerFault> {
         loop {
             match self.received.next_frame::<RunnerFrame>() {
                 Ok(Some(frame)) => {
                     return match self.session.receive(frame) {
-                        Ok(request) => Ok(Some(request)),
+                        Ok(request) => {
+                            if matches!(request, RunnerRequest::End { .. }) {
+                                self.pump_log();
+                            }
+                            Ok(Some(request))
+                        }
                         Err(violation) => Err(self.died(&violates(&violation))),
                     };
                 }
@@ -227,8 +246,8 @@ impl RunnerProcess {
                     }
                     let wait = left.map_or(CHECK_INTERVAL, |left| left.min(CHECK_INTERVAL));
                     wait_until_ready(self.stdout.as_fd(), PollFlags::IN, wait);
-                    if let Some(cx) = cx {
-                        cx.check().map_err(RunnerFault::Halted)?;
+                    if let Some(watch) = watch {
+                        watch.check()?;
                     }
                 }
                 Err(error) => return Err(self.died(&format!("cannot be read from: {error}"))),
@@ -236,11 +255,11 @@ impl RunnerProcess {
         }
     }
 
-    /// Asks the runner to end its last task, which is halted. Returns whether it did so in time,
-    /// so that the tasks below can continue.
+    /// Asks the runner to end its last task, which is of no use. Returns whether it did so in time,
+    /// so that the tasks below can continue. A single task that computes is not asked.
     pub(super) fn cancel(&mut self) -> bool {
-        let depth = self.session.depth();
-        let Some(frame) = self.session.cancel().filter(|_| depth > 1) else { return false };
+        let asks = self.session.depth() > 1 || self.session.accepts_task();
+        let Some(frame) = self.session.cancel().filter(|_| asks) else { return false };
         if self.send(&frame, None).is_err() {
             return false;
         }
@@ -278,13 +297,24 @@ impl RunnerProcess {
         {
             pause();
         }
-        let end = self.log_end.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let end = String::from_utf8_lossy(&end).trim().to_owned();
+        let end = self.log.as_ref().map_or_else(String::new, |log| {
+            let mut log = lock(log);
+            // A program that the runner left may hold the stream open.
+            log.pump();
+            String::from_utf8_lossy(&log.end).trim().to_owned()
+        });
         if !end.is_empty() {
             reason.push_str("; the end of its log: ");
             reason.push_str(&end);
         }
         RunnerFault::Died(reason)
+    }
+
+    /// Passes on what the runner has printed, before the end of the task that printed it.
+    fn pump_log(&self) {
+        if let Some(log) = &self.log {
+            lock(log).pump_all();
+        }
     }
 
     /// Whether the process has ended, after at most this wait. It is not collected, so that its
@@ -369,22 +399,67 @@ fn wait_until_ready(stream: BorrowedFd<'_>, flags: PollFlags, time: Duration) ->
         .is_ok_and(|ready| ready > 0)
 }
 
-/// Copies a runner's standard error to the log of the node, and keeps its end.
-fn copy_log(mut stderr: ChildStderr, log_end: &LogEnd) {
-    let mut piece = [0; 4096];
-    loop {
-        match stderr.read(&mut piece) {
-            Ok(0) => return,
-            Ok(count) => {
-                // The node's log may be gone at its end.
-                let _ = io::stderr().write_all(&piece[..count]);
-                let mut end = log_end.lock().unwrap_or_else(PoisonError::into_inner);
-                end.extend_from_slice(&piece[..count]);
-                let excess = end.len().saturating_sub(LOG_END_BYTES);
-                end.drain(..excess);
+fn lock(log: &Mutex<LogPump>) -> MutexGuard<'_, LogPump> {
+    // Each step under the lock leaves a consistent state, so a poisoned lock remains usable.
+    log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Copies a runner's standard error to the log of the node and to the client, and keeps its end.
+struct LogPump {
+    stderr: ChildStderr,
+    end: Vec<u8>,
+    /// The last line for the client, while it is incomplete.
+    line: Vec<u8>,
+    sink: Option<ReportSink>,
+}
+
+impl LogPump {
+    /// Copies what can be read now. Returns whether the stream is open.
+    fn pump(&mut self) -> bool {
+        let mut piece = [0; 4096];
+        loop {
+            match self.stderr.read(&mut piece) {
+                Ok(0) => break,
+                Ok(count) => self.copy(&piece[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(_) => break,
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return,
+        }
+        self.report(self.line.len());
+        false
+    }
+
+    /// As [`LogPump::pump`], and passes an incomplete line on.
+    fn pump_all(&mut self) {
+        self.pump();
+        self.report(self.line.len());
+    }
+
+    fn copy(&mut self, piece: &[u8]) {
+        // The node's log may be gone at its end.
+        let _ = io::stderr().write_all(piece);
+        self.end.extend_from_slice(piece);
+        let excess = self.end.len().saturating_sub(LOG_END_BYTES);
+        self.end.drain(..excess);
+        if self.sink.is_none() {
+            return;
+        }
+        self.line.extend_from_slice(piece);
+        let whole = self.line.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let is_long = self.line.len() - whole > LINE_BYTES;
+        self.report(if is_long { self.line.len() } else { whole });
+    }
+
+    /// Sends the first bytes of the line to the client.
+    fn report(&mut self, count: usize) {
+        if count == 0 {
+            return;
+        }
+        let bytes: Vec<u8> = self.line.drain(..count).collect();
+        if let Some(sink) = &self.sink {
+            let text = String::from_utf8_lossy(&bytes).trim_end_matches('\n').to_owned();
+            sink.send(&RunnerReport::Output { node: sink.node(), text });
         }
     }
 }

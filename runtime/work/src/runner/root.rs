@@ -2,7 +2,7 @@
 //!
 //! The tasks are ordinary children of the root, so other threads and nodes steal them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,7 +12,9 @@ use tokio::time::Instant;
 
 use super::frame::{CallOutcome, FunctionCall, TaskFailure};
 use super::message::{RunnerOrder, RunnerReport};
-use super::task::{RunnerObject, RunnerTask, SPEC_PART};
+use super::report::{ReportInbox, RunnerSetup};
+use super::size::{JobLoad, SizeChange, size_change};
+use super::task::{CancelledTasks, RunnerObject, RunnerTask, SETUP_PART, cancelled};
 use crate::command::EnvironmentVariable;
 use crate::share::Version;
 use crate::wire;
@@ -40,6 +42,9 @@ pub struct RunnerSpec {
     pub directory: Option<PathBuf>,
     /// The time in which a runner must be ready after its start.
     pub start_timeout: Duration,
+    /// Whether the job asks for nodes while it has more tasks than processors, and releases them
+    /// while it has none.
+    pub is_malleable: bool,
 }
 
 /// Runs a runners' job to its end, in a job's [`run`](crate::work::Job::run).
@@ -54,13 +59,19 @@ pub fn run(spec: &RunnerSpec, cx: &Context) -> Result<Outcome, Stop> {
         return Err(Stop::fail("virtual time runs no processes of the operating system"));
     }
     let me = post.me().clone();
-    let body = wire::encode_payload(spec)?;
-    let version = cx.put(SPEC_PART, RunnerObject(body))?;
+    let inbox = ReportInbox::new(post, cx);
+    let setup = RunnerSetup { spec: spec.clone(), group: inbox.group.clone() };
+    let version = cx.put(SETUP_PART, RunnerObject(wire::encode_payload(&setup)?))?;
     let mut root = RunnerRoot {
         cx,
-        objects: BTreeMap::from([(SPEC_PART, version)]),
+        is_malleable: spec.is_malleable,
+        size: None,
+        busy_at: Instant::now(),
+        inbox,
+        objects: BTreeMap::from([(SETUP_PART, version)]),
         waiting: VecDeque::new(),
         spawned: BTreeMap::new(),
+        cancelled: BTreeSet::new(),
         reports: Vec::new(),
         report_bytes: 0,
         count: 0,
@@ -68,7 +79,7 @@ pub fn run(spec: &RunnerSpec, cx: &Context) -> Result<Outcome, Stop> {
         views: None,
         threads: 0,
     };
-    root.update_threads();
+    root.count_threads();
     let (node, cluster) = (me.node, me.cluster);
     root.report(RunnerReport::Ready { node, cluster, processors: root.threads }, 0)?;
     root.serve()?;
@@ -77,10 +88,19 @@ pub fn run(spec: &RunnerSpec, cx: &Context) -> Result<Outcome, Stop> {
 
 struct RunnerRoot<'c, 'w> {
     cx: &'c Context<'w>,
+    is_malleable: bool,
+    /// The last change of the job's size that this root asked for, and the threads then.
+    size: Option<(SizeChange, u32)>,
+    /// The last time at which a task was open.
+    busy_at: Instant,
+    /// What tasks have printed, logged and reported.
+    inbox: ReportInbox,
     /// The published objects by part.
     objects: BTreeMap<u32, Version>,
     waiting: VecDeque<(u64, RunnerTask)>,
     spawned: BTreeMap<u64, Spawned<'c, RunnerTask>>,
+    /// Spawned tasks that the client has cancelled since the nodes last received such tasks.
+    cancelled: BTreeSet<u64>,
     reports: Vec<RunnerReport>,
     report_bytes: usize,
     /// The number of tasks that have ended.
@@ -95,6 +115,7 @@ struct RunnerRoot<'c, 'w> {
 impl<'c> RunnerRoot<'c, '_> {
     fn serve(&mut self) -> Result<(), Stop> {
         let mut active_at = Instant::now();
+        let mut progress_at = active_at;
         loop {
             for body in self.cx.take_client_messages() {
                 active_at = Instant::now();
@@ -102,18 +123,27 @@ impl<'c> RunnerRoot<'c, '_> {
                     self.execute(order)?;
                 }
             }
-            self.update_threads();
+            if self.count_threads() {
+                self.report(RunnerReport::Processors { processors: self.threads }, 0)?;
+            }
             self.spawn_waiting();
+            self.cancel_spawned()?;
+            self.relay_reports()?;
             self.collect()?;
             self.send_reports()?;
             if self.finishes && self.spawned.is_empty() && self.waiting.is_empty() {
                 return Ok(());
             }
             let now = Instant::now();
+            self.change_size(now);
             if now >= active_at + SILENCE_MAX {
                 return Err(Stop::fail(format_args!(
                     "the client of the runners has sent nothing for {SILENCE_MAX:?}"
                 )));
+            }
+            if now >= progress_at {
+                progress_at = now + CHECK_INTERVAL;
+                self.cx.progress(self.count, self.count + self.open() as u64, "tasks");
             }
             if self.cx.checkpoint_wanted() {
                 // The client sends its tasks again to the next root.
@@ -126,21 +156,22 @@ impl<'c> RunnerRoot<'c, '_> {
                 self.end(number, outcome)?;
                 continue;
             }
-            let ready = || self.cx.has_client_messages() || self.has_finished();
+            let ready =
+                || self.cx.has_client_messages() || self.has_finished() || self.inbox.has_reports();
             self.cx.serve_for(Some(now + CHECK_INTERVAL), &ready)?;
         }
     }
 
     fn execute(&mut self, order: RunnerOrder) -> Result<(), Stop> {
         match order {
-            RunnerOrder::Put { object: SPEC_PART, .. } => {
+            RunnerOrder::Put { object: SETUP_PART, .. } => {
                 return Err(Stop::fail("shared objects of clients have numbers from 1"));
             }
             RunnerOrder::Put { object, data } => {
                 let version = self.cx.put(object, RunnerObject(data))?;
                 self.objects.insert(object, version);
             }
-            RunnerOrder::Submit { task, call } => match self.task(call) {
+            RunnerOrder::Submit { task, call } => match self.task(task, call) {
                 Ok(ready) => self.waiting.push_back((task, ready)),
                 Err(failure) => self.end(task, CallOutcome::Failure(failure))?,
             },
@@ -148,9 +179,9 @@ impl<'c> RunnerRoot<'c, '_> {
                 let before = self.waiting.len();
                 self.waiting.retain(|(number, _)| *number != task);
                 if self.waiting.len() < before {
-                    let text = "the client cancelled the task before it started";
-                    let failure = TaskFailure::of_runtime("Cancelled", text);
-                    self.end(task, CallOutcome::Failure(failure))?;
+                    self.end(task, cancelled())?;
+                } else if self.spawned.contains_key(&task) {
+                    self.cancelled.insert(task);
                 }
             }
             RunnerOrder::Alive => {}
@@ -159,8 +190,8 @@ impl<'c> RunnerRoot<'c, '_> {
         Ok(())
     }
 
-    fn task(&self, call: FunctionCall) -> Result<RunnerTask, TaskFailure> {
-        let mut objects = BTreeMap::from([(SPEC_PART, self.objects[&SPEC_PART])]);
+    fn task(&self, origin: u64, call: FunctionCall) -> Result<RunnerTask, TaskFailure> {
+        let mut objects = BTreeMap::from([(SETUP_PART, self.objects[&SETUP_PART])]);
         for part in call.objects.iter().chain(&call.function.object) {
             let Some(version) = self.objects.get(part) else {
                 let text = format!("shared object {part} was not published");
@@ -168,7 +199,7 @@ impl<'c> RunnerRoot<'c, '_> {
             };
             objects.insert(*part, *version);
         }
-        Ok(RunnerTask { call, objects: objects.into_iter().collect() })
+        Ok(RunnerTask { origin, call, objects: objects.into_iter().collect() })
     }
 
     // --- tasks ---
@@ -178,15 +209,56 @@ impl<'c> RunnerRoot<'c, '_> {
         self.threads <= 1
     }
 
-    fn update_threads(&mut self) {
-        let Some(post) = self.cx.post() else { return };
-        let views = post.views();
-        if self.views != Some(views) {
-            let members = post.members();
-            let stays = members.iter().filter(|member| !member.leaving);
-            self.threads = stays.map(|member| member.threads).sum();
-            self.views = Some(views);
+    /// The number of tasks that have not ended.
+    fn open(&self) -> usize {
+        self.spawned.len() + self.waiting.len()
+    }
+
+    /// Asks for nodes, or releases them, as the tasks require.
+    fn change_size(&mut self, now: Instant) {
+        let open = self.open();
+        if open > 0 {
+            self.busy_at = now;
         }
+        if !self.is_malleable {
+            return;
+        }
+        let idle = now.saturating_duration_since(self.busy_at);
+        let load = JobLoad { open, idle, threads: self.threads, last: self.size };
+        let Some(change) = size_change(&load) else { return };
+        self.size = Some((change, self.threads));
+        match change {
+            SizeChange::Request(more) => self.cx.need_nodes(more, None),
+            SizeChange::Release => {
+                let members = self.cx.post().map_or_else(Vec::new, |post| post.members());
+                self.cx.release(members.into_iter().map(|member| member.peer.node).collect());
+            }
+        }
+    }
+
+    /// Counts the threads of the job. Returns whether their number has changed.
+    fn count_threads(&mut self) -> bool {
+        let Some(post) = self.cx.post() else { return false };
+        let views = post.views();
+        if self.views == Some(views) {
+            return false;
+        }
+        self.views = Some(views);
+        let members = post.members();
+        let stays = members.iter().filter(|member| !member.leaving);
+        let threads = stays.map(|member| member.threads).sum();
+        std::mem::replace(&mut self.threads, threads) != threads
+    }
+
+    /// Lets the nodes end the spawned tasks that the client has cancelled.
+    fn cancel_spawned(&mut self) -> Result<(), Stop> {
+        if self.cancelled.is_empty() {
+            return Ok(());
+        }
+        let waiting = self.waiting.iter().map(|(number, _)| *number);
+        let first = self.spawned.keys().copied().chain(waiting).min().unwrap_or_default();
+        let tasks = std::mem::take(&mut self.cancelled);
+        self.cx.merge(CancelledTasks { first, tasks })
     }
 
     fn spawn_waiting(&mut self) {
@@ -215,6 +287,18 @@ impl<'c> RunnerRoot<'c, '_> {
     }
 
     // --- reports ---
+
+    /// Passes on what tasks have printed, logged and reported.
+    fn relay_reports(&mut self) -> Result<(), Stop> {
+        for report in self.inbox.take() {
+            let bytes = match &report {
+                RunnerReport::Output { text, .. } | RunnerReport::Log { text, .. } => text.len(),
+                _ => 0,
+            };
+            self.report(report, bytes)?;
+        }
+        Ok(())
+    }
 
     fn end(&mut self, task: u64, outcome: CallOutcome) -> Result<(), Stop> {
         self.count += 1;

@@ -4,22 +4,25 @@
 //! the task is a pure function, so it spawns the same ones.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::frame::{CallOutcome, FunctionCall, TaskFailure};
+use super::message::RunnerReport;
 use super::process::{RunnerFault, RunnerPlace, RunnerProcess};
-use super::root::RunnerSpec;
+use super::report::{ReportSink, RunnerSetup};
 use super::session::RunnerRequest;
-use crate::share::{ObjectNeed, Version, Versioned};
+use crate::id::NodeId;
+use crate::share::{Merged, ObjectNeed, Version, Versioned};
 use crate::wire;
 use crate::work::{Context, Spawned, Stop, Task};
 
 /// The most deaths of runners that a task may cause.
 const DEATHS_MAX: u32 = 3;
-/// The part of the shared objects that holds the job's [`RunnerSpec`].
-pub(super) const SPEC_PART: u32 = 0;
+/// The part of the shared objects that holds the job's [`RunnerSetup`].
+pub(super) const SETUP_PART: u32 = 0;
 
 /// A shared object of the job: bytes that runners decode.
 #[derive(Serialize, Deserialize)]
@@ -34,19 +37,67 @@ impl Versioned for RunnerObject {
     }
 }
 
+/// The tasks that the client has cancelled and that may still run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct CancelledTasks {
+    /// All tasks with a lower number have ended.
+    pub(super) first: u64,
+    pub(super) tasks: BTreeSet<u64>,
+}
+
+impl Merged for CancelledTasks {
+    const NAME: &'static str = "runner.cancelled";
+
+    fn merge(&mut self, other: &Self) {
+        self.first = self.first.max(other.first);
+        self.tasks.extend(&other.tasks);
+        self.tasks = self.tasks.split_off(&self.first);
+    }
+}
+
+/// The failure of a task that the client has cancelled.
+pub(super) fn cancelled() -> CallOutcome {
+    let text = "the client cancelled the task";
+    CallOutcome::Failure(TaskFailure::of_runtime("Cancelled", text))
+}
+
+/// Sees whether a running task is still of use.
+pub(super) struct TaskWatch<'c, 'w> {
+    cx: &'c Context<'w>,
+    /// The task of the client to which it belongs.
+    origin: u64,
+}
+
+impl TaskWatch<'_, '_> {
+    /// Returns an error for a task that is of no use.
+    ///
+    /// # Errors
+    /// The task is halted or cancelled.
+    pub(super) fn check(&self) -> Result<(), RunnerFault> {
+        self.cx.check().map_err(RunnerFault::Halted)?;
+        let cancelled = self.cx.merged::<CancelledTasks>();
+        if cancelled.is_some_and(|cancelled| cancelled.tasks.contains(&self.origin)) {
+            return Err(RunnerFault::Cancelled);
+        }
+        Ok(())
+    }
+}
+
 /// A call of a function by a runner.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct RunnerTask {
+    /// The task of the client to which it belongs.
+    pub(super) origin: u64,
     pub(super) call: FunctionCall,
     /// The versions of the shared objects that the task and its children may read, in order of
-    /// their parts. The first one is the job's specification.
+    /// their parts. The first one is the job's setup.
     pub(super) objects: Vec<(u32, Version)>,
 }
 
 impl RunnerTask {
     fn version_of(&self, object: u32) -> Option<Version> {
         let found = self.objects.iter().find(|(part, _)| *part == object);
-        found.filter(|(part, _)| *part != SPEC_PART).map(|(_, version)| *version)
+        found.filter(|(part, _)| *part != SETUP_PART).map(|(_, version)| *version)
     }
 
     /// The child with this call. It may read the objects of this task.
@@ -56,7 +107,7 @@ impl RunnerTask {
             let text = format!("shared object {object} is not among those of the parent");
             return Err(TaskFailure::of_runtime("UnknownObject", text));
         }
-        Ok(Self { call, objects: self.objects.clone() })
+        Ok(Self { origin: self.origin, call, objects: self.objects.clone() })
     }
 }
 
@@ -64,8 +115,9 @@ impl RunnerTask {
 struct ThreadRunner {
     /// Distinguishes successive processes.
     generation: u64,
-    /// The version of the specification that it was started with.
-    spec: Version,
+    /// The version of the setup that it was started with.
+    setup: Version,
+    sink: ReportSink,
     process: RunnerProcess,
 }
 
@@ -123,6 +175,10 @@ impl Task for RunnerTask {
                     cancel_or_end();
                     return Err(stop);
                 }
+                RunnerFault::Cancelled => {
+                    cancel_or_end();
+                    return finish(cancelled(), children, cx);
+                }
                 RunnerFault::Died(reason) => {
                     end_runner();
                     deaths += u32::from(is_own);
@@ -164,7 +220,7 @@ fn end_runner() {
     drop(RUNNER.take());
 }
 
-/// Ends the halted task in the runner of this thread, or else the runner.
+/// Ends the task, which is of no use, in the runner of this thread, or else the runner.
 fn cancel_or_end() {
     let is_cancelled = RUNNER
         .with_borrow_mut(|runner| runner.as_mut().is_some_and(|runner| runner.process.cancel()));
@@ -188,12 +244,16 @@ fn with_runner<R>(
 }
 
 /// Provides a runner for this thread. Returns its generation.
-fn provide_runner(task: &RunnerTask, cx: &Context) -> Result<u64, RunnerFault> {
+fn provide_runner(
+    task: &RunnerTask,
+    watch: &TaskWatch<'_, '_>,
+    cx: &Context,
+) -> Result<u64, RunnerFault> {
     let died = |reason: String| RunnerFault::Died(reason);
-    let first = task.objects.first().filter(|(part, _)| *part == SPEC_PART);
-    let Some((_, spec)) = first else { return Err(died("has no specification".to_owned())) };
+    let first = task.objects.first().filter(|(part, _)| *part == SETUP_PART);
+    let Some((_, setup)) = first else { return Err(died("has no setup".to_owned())) };
     let known = RUNNER.with_borrow(|runner| {
-        let known = runner.as_ref().filter(|runner| runner.spec == *spec);
+        let known = runner.as_ref().filter(|runner| runner.setup == *setup);
         known.map(|runner| (runner.generation, runner.process.session.accepts_task()))
     });
     match known {
@@ -202,21 +262,22 @@ fn provide_runner(task: &RunnerTask, cx: &Context) -> Result<u64, RunnerFault> {
         Some((_, false)) => end_runner(),
         None => {}
     }
-    let object = cx.get::<RunnerObject>(SPEC_PART, *spec).map_err(RunnerFault::Halted)?;
-    let decoded: RunnerSpec =
+    let object = cx.get::<RunnerObject>(SETUP_PART, *setup).map_err(RunnerFault::Halted)?;
+    let RunnerSetup { spec, group } =
         wire::decode_payload(&object.0).map_err(|error| died(error.to_string()))?;
     let Some(post) = cx.post() else {
         return Err(died("runs on nodes of a grid alone".to_owned()));
     };
     end_runner();
-    let me = post.me();
+    let me = post.me().clone();
     let place = RunnerPlace { node: me.node.as_str(), cluster: me.cluster.as_str() };
-    let process = RunnerProcess::start(&decoded, place, Some(cx))?;
+    let sink = ReportSink::new(post, group);
+    let process = RunnerProcess::start(&spec, place, Some(sink.clone()), Some(watch))?;
     let generation = GENERATIONS.with_borrow_mut(|count| {
         *count += 1;
         *count
     });
-    RUNNER.set(Some(ThreadRunner { generation, spec: *spec, process }));
+    RUNNER.set(Some(ThreadRunner { generation, setup: *setup, sink, process }));
     Ok(generation)
 }
 
@@ -226,13 +287,15 @@ fn converse<'c>(
     children: &mut Vec<Child<'c>>,
     cx: &'c Context<'_>,
 ) -> Result<CallOutcome, Interruption> {
-    let generation = provide_runner(task, cx)?;
+    let watch = &TaskWatch { cx, origin: task.origin };
+    watch.check()?;
+    let generation = provide_runner(task, watch, cx)?;
     let begun = with_runner(generation, |runner| {
         if let Some(refusal) = runner.session.refusal(&task.call.function) {
             return Ok(Some(refusal));
         }
         match runner.session.begin(task.call.clone()) {
-            Some(frame) => runner.send(&frame, Some(cx)).map(|()| None),
+            Some(frame) => runner.send(&frame, Some(watch)).map(|()| None),
             None => Err(RunnerFault::Died("accepts no task".to_owned())),
         }
     })?;
@@ -240,7 +303,7 @@ fn converse<'c>(
         return Ok(CallOutcome::Failure(refusal));
     }
     loop {
-        let request = with_runner(generation, |runner| runner.receive(None, Some(cx)))?;
+        let request = with_runner(generation, |runner| runner.receive(None, Some(watch)))?;
         // Without a time there is always a request.
         let Some(request) = request else { continue };
         match request {
@@ -249,7 +312,7 @@ fn converse<'c>(
             RunnerRequest::Join { child } => {
                 let outcome = join(children, child).map_err(RunnerFault::Halted)?;
                 with_runner(generation, |runner| match runner.session.answer_join(outcome) {
-                    Some(frame) => runner.send(&frame, Some(cx)),
+                    Some(frame) => runner.send(&frame, Some(watch)),
                     None => Ok(()),
                 })?;
             }
@@ -259,14 +322,19 @@ fn converse<'c>(
                 let value = value.transpose().map_err(RunnerFault::Halted)?;
                 with_runner(generation, |runner| {
                     match runner.session.answer_get(value.map(|value| value.0.clone())) {
-                        Some(frame) => runner.send(&frame, Some(cx)),
+                        Some(frame) => runner.send(&frame, Some(watch)),
                         None => Ok(()),
                     }
                 })?;
             }
-            RunnerRequest::Log { level, text } => log(&level, &text),
+            RunnerRequest::Log { level, text } => {
+                log(&level, &text);
+                report(|node| RunnerReport::Log { node, level, text });
+            }
             RunnerRequest::Progress { done, total, what } => {
                 tracing::info!(task = task.call.function.name, "{done} of {total} {what}");
+                let task = task.origin;
+                report(|node| RunnerReport::Progress { node, task, done, total, what });
             }
             RunnerRequest::Welcome => {}
         }
@@ -313,6 +381,14 @@ fn join(children: &mut [Child<'_>], number: u32) -> Result<CallOutcome, Stop> {
     };
     child.state = ChildState::Collected(outcome.clone());
     Ok(outcome)
+}
+
+/// Sends a report to the client.
+fn report(of_node: impl FnOnce(NodeId) -> RunnerReport) {
+    let sink = RUNNER.with_borrow(|runner| runner.as_ref().map(|runner| runner.sink.clone()));
+    if let Some(sink) = sink {
+        sink.send(&of_node(sink.node()));
+    }
 }
 
 fn log(level: &str, text: &str) {

@@ -5,7 +5,9 @@ use proptest::prelude::*;
 
 use super::frame::*;
 use super::session::{ProtocolViolation, RunnerRequest, Session};
+use super::task::CancelledTasks;
 use super::{RunnerSpec, check_runner};
+use crate::share::Merged as _;
 
 fn call(name: &str) -> FunctionCall {
     FunctionCall {
@@ -96,6 +98,14 @@ fn frames_have_their_golden_form() {
     check_golden("client.end", &ClientFrame::End {});
     check_golden("bridge.ready", &BridgeFrame::Ready { version, node, processors: 6 });
     check_golden("bridge.done", &BridgeFrame::Done { task: 1, outcome: outcome() });
+    let (node, text) = ("ams-1".to_owned(), "a line".to_owned());
+    check_golden("bridge.output", &BridgeFrame::Output { node: node.clone(), text: text.clone() });
+    let level = "info".to_owned();
+    check_golden("bridge.log", &BridgeFrame::Log { node: node.clone(), level, text });
+    let (done, total, what) = (1, 2, "files".to_owned());
+    let progress = BridgeFrame::Progress { node, task: 1, done, total, what };
+    check_golden("bridge.progress", &progress);
+    check_golden("bridge.processors", &BridgeFrame::Processors { processors: 7 });
     check_golden("bridge.closed", &BridgeFrame::Closed { reason: Some("lost".to_owned()) });
 }
 
@@ -181,6 +191,22 @@ fn a_runner_that_lists_its_functions_gets_no_other_one() {
     assert_eq!(session.refusal(&named("g", Some(1))), None, "its code is in an object");
 }
 
+/// Nodes receive cancellations in any order and more than once.
+#[test]
+fn cancelled_tasks_merge_in_any_order_and_are_forgotten_after_their_end() {
+    let cancelled =
+        |first, tasks: &[u64]| CancelledTasks { first, tasks: tasks.iter().copied().collect() };
+    let parts = [cancelled(1, &[2, 5]), cancelled(4, &[9]), cancelled(1, &[3])];
+    for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
+        let mut merged = CancelledTasks::default();
+        for at in order {
+            merged.merge(&parts[at]);
+            merged.merge(&parts[at]);
+        }
+        assert_eq!(merged, cancelled(4, &[5, 9]), "{order:?}");
+    }
+}
+
 fn any_frame() -> impl Strategy<Value = RunnerFrame> {
     let (task, child) = (0u64..4, 0u32..3);
     prop_oneof![
@@ -222,6 +248,7 @@ fn spec(command: &[&str]) -> RunnerSpec {
         environment: Vec::new(),
         directory: None,
         start_timeout: Duration::from_secs(10),
+        is_malleable: false,
     }
 }
 

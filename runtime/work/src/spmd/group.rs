@@ -763,6 +763,11 @@ impl ProcessGroup {
         std::mem::take(&mut self.reports)
     }
 
+    /// Whether there are reports since the last [`ProcessGroup::take_reports`].
+    pub(crate) fn has_reports(&self) -> bool {
+        !self.reports.is_empty()
+    }
+
     /// Takes the processes that ended without a dismissal since the last call.
     pub(crate) fn take_ended(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.ended)
