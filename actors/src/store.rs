@@ -980,6 +980,7 @@ mod tests {
             cost: 8.5,
             phase: crate::reservation::ReservationPhase::Confirmed { until: None },
             lease_ms: None,
+            owner: None,
         }
     }
 

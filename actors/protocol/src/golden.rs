@@ -113,16 +113,18 @@ fn messages_of_scheduler_and_site() {
         parts: parts.clone(),
         max_cost: 181.0,
         lease_ms,
+        owner: None,
     };
     message(&PrepareSlots { ask });
     let id = ReservationId(5);
     message(&CommitSlots { id, token });
     message(&ConfirmSlots { id, token });
-    message(&ReleaseSlots { id, token: Some(token) });
+    message(&ReleaseSlots { id, token: Some(token), by: None });
     message(&ScanFiles {});
     message(&RemoveFiles { names: vec!["wf-1-2-0-a".to_owned()] });
     let phase = ReservationPhase::Confirmed { until: Some(1_800_000_060_000_000) };
-    let reservation = Reservation { id, token, name, parts, cost: 180.0, phase, lease_ms };
+    let reservation =
+        Reservation { id, token, name, parts, cost: 180.0, phase, lease_ms, owner: None };
     answer::<Result<Reservation, ReservationRefusal>>("confirm-slots", &Ok(reservation.clone()));
     let why = Denial::TooMuch { reserved: 5, most: 2 };
     let denied = ReservationRefusal::Denied { cluster: "ams".into(), why };

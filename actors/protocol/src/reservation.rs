@@ -22,8 +22,10 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
 use springtide_base::id::ClusterId;
 
+use crate::admit::Principal;
 use crate::policy::provisioning::{Booking, Denial, NEVER, Time, seconds};
 
 /// Limits of a request, which bound its message: parts, and bookings of all parts together.
@@ -80,6 +82,9 @@ pub struct ReservationRequest {
     /// it lasts until its last booking ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
+    /// The sender, which the scheduler writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Principal>,
 }
 
 impl ReservationRequest {
@@ -161,9 +166,26 @@ pub struct Reservation {
     /// Lease in milliseconds; absent: no lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
+    /// The principal that requested it, who may use and release it, as operators may. Absent: all
+    /// may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Principal>,
 }
 
 impl Reservation {
+    /// Checks that a principal may use or release the reservation.
+    ///
+    /// # Errors
+    /// It belongs to another principal.
+    pub fn admit(&self, by: Option<&Principal>) -> Result<(), ReservationRefusal> {
+        match (&self.owner, by) {
+            (Some(owner), Some(by)) if owner != by && !by.is_operator() => {
+                Err(ReservationRefusal::Foreign { id: self.id, owner: owner.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// End of the last booking.
     pub fn end(&self) -> Time {
         self.bookings().map(|(_, booking)| booking.end).max().unwrap_or(0)
@@ -265,6 +287,14 @@ pub enum ReservationRefusal {
         "the reservation does not exist: it was not confirmed in time, has ended or was released"
     )]
     Unknown,
+    /// Another principal requested the reservation.
+    #[error("{id} belongs to {owner}: only its owner and operators may use or release it")]
+    Foreign {
+        /// Number of the reservation.
+        id: ReservationId,
+        /// The principal that requested it.
+        owner: Principal,
+    },
     /// The scheduler's store failed.
     #[error("the scheduler cannot write its store: {reason}")]
     Store {

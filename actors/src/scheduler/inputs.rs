@@ -69,6 +69,16 @@ impl Scheduler {
         known.map_err(|reason| SubmitError::NotPlaced { reason })
     }
 
+    /// Checks that the submitter may use the job's reservation.
+    pub(super) fn check_reservation(&self, submit: &Submit) -> Result<(), SubmitError> {
+        let id = submit.need.as_ref().and_then(|need| need.reservation);
+        let Some(reservation) = id.and_then(|id| self.core.reservations().get(&id)) else {
+            return Ok(());
+        };
+        let admitted = reservation.admit(submit.principal.as_ref());
+        admitted.map_err(|refusal| SubmitError::NotPlaced { reason: refusal.to_string() })
+    }
+
     /// Notifies a cluster's file server that a job needs no more files.
     pub(super) fn cancel_fetches(&self, job: JobId, cluster: &ClusterId) {
         let at = self.process_of(cluster);

@@ -445,7 +445,8 @@ impl Handler<Submit> for Scheduler {
 
     fn handle(&mut self, mut submit: Submit, ctx: &mut Self::Context) -> Self::Result {
         self.sign_local(&mut submit);
-        if let Err(error) = self.check_files(&submit) {
+        if let Err(error) = self.check_files(&submit).and_then(|()| self.check_reservation(&submit))
+        {
             return Box::pin(async move { Err(error) });
         }
         let (job, epoch) = match self.store.new_job() {
@@ -474,6 +475,7 @@ impl Handler<Enqueue> for Scheduler {
     fn handle(&mut self, Enqueue(mut submit): Enqueue, ctx: &mut Self::Context) -> Self::Result {
         self.sign_local(&mut submit);
         self.check_files(&submit)?;
+        self.check_reservation(&submit)?;
         let issued = self.store.new_job().and_then(|(job, epoch)| {
             self.store.store_submission(job, epoch, &submit)?;
             Ok((job, epoch))

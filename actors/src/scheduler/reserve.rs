@@ -150,6 +150,9 @@ impl Handler<ReleaseSlots> for Scheduler {
     type Result = Result<Reservation, ReservationRefusal>;
 
     fn handle(&mut self, message: ReleaseSlots, ctx: &mut Self::Context) -> Self::Result {
+        if let Some(reservation) = self.core.reservations().get(&message.id) {
+            reservation.admit(message.by.as_ref())?;
+        }
         let (answer, actions) =
             self.core.release_reservation(message.id, message.token, Instant::now());
         self.execute_after(ctx, actions);

@@ -52,8 +52,20 @@ impl HasRule for StandbyMessage {
 
 /// To a member of this process: appends a record. The answer comes when it is committed.
 #[derive(Message)]
-#[rtype(result = "Result<u64, MayNotAct>")]
+#[rtype(result = "Result<u64, AppendError>")]
 pub struct AppendRecord(pub Vec<u8>);
+
+/// The reason why an append was not confirmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// Nothing was appended.
+    #[error(transparent)]
+    MayNotAct(#[from] MayNotAct),
+    /// The record may be committed later, or never: this head has lost its lease, or its disk has
+    /// failed. A sender that repeats the append may write the record twice.
+    #[error("this head does not know whether the record is committed: the acting head does")]
+    OutcomeUnknown,
+}
 
 /// What a member shows to its process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,7 +94,7 @@ pub struct StandbyMember {
     timer: Option<SpawnHandle>,
     status: watch::Sender<MemberStatus>,
     /// Submitters of records that are not committed yet, by index.
-    waiting: BTreeMap<u64, oneshot::Sender<Result<u64, MayNotAct>>>,
+    waiting: BTreeMap<u64, oneshot::Sender<Result<u64, AppendError>>>,
 }
 
 impl StandbyMember {
@@ -171,7 +183,7 @@ impl StandbyMember {
                 // What was appended may be replaced by another head's records.
                 MemberAction::Lead(_) | MemberAction::Follow => {
                     for (_, waiting) in std::mem::take(&mut self.waiting) {
-                        let _ = waiting.send(Err(MayNotAct));
+                        let _ = waiting.send(Err(AppendError::OutcomeUnknown));
                     }
                 }
             }
@@ -198,7 +210,7 @@ impl Handler<StandbyMessage> for StandbyMember {
 }
 
 impl Handler<AppendRecord> for StandbyMember {
-    type Result = ResponseFuture<Result<u64, MayNotAct>>;
+    type Result = ResponseFuture<Result<u64, AppendError>>;
 
     fn handle(
         &mut self,
@@ -215,7 +227,7 @@ impl Handler<AppendRecord> for StandbyMember {
         Box::pin(async move {
             appended?;
             // A member whose disk fails drops the sender.
-            committed.await.unwrap_or(Err(MayNotAct))
+            committed.await.unwrap_or(Err(AppendError::OutcomeUnknown))
         })
     }
 }
@@ -302,7 +314,7 @@ mod tests {
         }
 
         /// Appends a record at the acting head.
-        async fn append(&self, text: &str) -> Result<u64, MayNotAct> {
+        async fn append(&self, text: &str) -> Result<u64, AppendError> {
             let acting = self.acting();
             let member = self.processes[acting[0]].member.clone();
             member.send(AppendRecord(text.as_bytes().to_vec())).await.unwrap()
@@ -372,7 +384,7 @@ mod tests {
             all.until(15, |acting| acting == [other(first)]).await;
             assert_eq!(all.values(other(first)), ["alone", "together"], "seed {seed}");
             let refused = all.processes[first].member.send(AppendRecord(vec![1])).await.unwrap();
-            assert_eq!(refused, Err(MayNotAct));
+            assert_eq!(refused, Err(AppendError::MayNotAct(MayNotAct)));
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::bodies::Bodies;
 use crate::check::ForceError;
 use crate::domains::Domains;
 use crate::history::RunHistory;
-use crate::options::{BarnesHut, Broadcast, Distribution, Model, SnapshotFormat};
+use crate::options::{BarnesHut, Broadcast, Distribution, Model, OptionError, SnapshotFormat};
 use crate::picture::Camera;
 use crate::rungs::Rungs;
 use crate::shared::{Positions, PositionsChange, Setup};
@@ -138,6 +138,10 @@ impl Job for BarnesHut {
 
     fn prepare(&mut self) -> Result<(), InputError> {
         self.check().map_err(InputError::new)?;
+        let of_domains = self.rekey_every.is_some() || self.report_every != 1;
+        if self.distribution == Distribution::Replicated && of_domains {
+            return Err(InputError::new(OptionError::OnlyDomains));
+        }
         if let Some(file) = self.input.take() {
             self.loaded = Some(read::file(&file).map_err(InputError::new)?);
         }

@@ -365,6 +365,12 @@ pub enum OptionError {
          --block-steps and --check-forces out, or the bodies replicated"
     )]
     DomainsAlone,
+    /// An option of domains is used with replicated bodies.
+    #[error(
+        "--rekey-every and --report-every belong to --distribution domains, and the bodies are \
+         replicated"
+    )]
+    OnlyDomains,
     /// The clock of ticks allows fewer halvings.
     #[error("--max-rung is {0}; it must be at most {DEEPEST}")]
     MaxRung(u32),

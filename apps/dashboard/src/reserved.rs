@@ -111,6 +111,7 @@ mod tests {
             cost: 1.239,
             phase: ReservationPhase::Confirmed { until: None },
             lease_ms: None,
+            owner: None,
         }
     }
 

@@ -80,16 +80,25 @@ pub fn make_dir(dir: &Path) -> io::Result<()> {
     builder.create(dir)
 }
 
-/// Creates an empty file for its owner alone, or truncates an existing one.
+/// Creates an empty file for its owner alone, or truncates an existing one, which then is for its
+/// owner alone.
 ///
 /// # Errors
-/// The system refuses it.
+/// The system refuses it, or the file is a link.
 pub fn make_file(path: &Path) -> io::Result<fs::File> {
+    if path.is_symlink() {
+        let why = format!("{} is a link: remove it", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
     let mut options = fs::OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)
+    let file = options.open(path)?;
+    // The mode above is only that of a new file.
+    #[cfg(unix)]
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    Ok(file)
 }
 
 /// Gives a file that root created in another user's directory to that user, whose service must read
@@ -143,5 +152,20 @@ mod tests {
         }
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
         assert!(check_file(&dir.join("none")).is_err());
+    }
+
+    #[test]
+    fn a_file_is_for_its_owner_alone_even_if_it_existed() {
+        let temp = tempfile::tempdir().unwrap();
+        let (file, link) = (temp.path().join("file"), temp.path().join("link"));
+        fs::write(&file, "old").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        make_file(&file).unwrap();
+        let made = fs::metadata(&file).unwrap();
+        assert_eq!((made.permissions().mode() & 0o777, made.len()), (0o600, 0));
+        // Another user may have made the link, to read what is written.
+        std::os::unix::fs::symlink(temp.path().join("elsewhere"), &link).unwrap();
+        assert!(make_file(&link).unwrap_err().to_string().contains("is a link"));
+        assert!(!temp.path().join("elsewhere").exists());
     }
 }

@@ -146,6 +146,7 @@ fn scheduler_stores() {
         cost: 8.5,
         phase: ReservationPhase::Confirmed { until: None },
         lease_ms: None,
+        owner: None,
     };
     let placed = PlacementPlan { parts: Vec::new(), transfers: Vec::new(), why: "why".to_owned() };
     let begun = StartRecord { placed, at: Some(5) };

@@ -219,6 +219,15 @@ impl Principal {
         Self { name, cluster, role: Some(role_name(Role::Head).to_owned()) }
     }
 
+    /// Whether the principal is an operator of the grid: as [`is_operator`].
+    pub fn is_operator(&self) -> bool {
+        match self.role.as_deref() {
+            Some("client") => self.cluster.as_str() == HEAD_CLUSTER,
+            Some(role) => role == "head",
+            None => true,
+        }
+    }
+
     /// Whether a sender speaks for this principal: with the same name, cluster and role.
     pub fn is(&self, from: &MessageOrigin) -> bool {
         *self == Self::of(from)

@@ -227,10 +227,12 @@ rules! {
     PlanJob { roles: ANY }
     GetSlots { roles: ANY }
     GetFiles { roles: ANY }
-    PrepareSlots { roles: CLIENTS }
+    PrepareSlots { roles: CLIENTS, sign: |m, from| m.ask.owner = Some(Principal::of(from)) }
     CommitSlots { roles: CLIENTS, audited: failure }
     ConfirmSlots { roles: CLIENTS }
-    ReleaseSlots { roles: CLIENTS, audited: failure }
+    ReleaseSlots {
+        roles: CLIENTS, sign: |m, from| m.by = Some(Principal::of(from)), audited: failure
+    }
     Drain { roles: DRAINERS, claim: drain, audited: failure }
     Undrain { roles: CLIENTS, claim: by_operator, audited: failure }
     // To the scheduler, by sites.

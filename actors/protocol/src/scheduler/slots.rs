@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use springtide_base::id::ClusterId;
 use springtide_remote::remote_message;
 
+use crate::admit::Principal;
 use crate::policy::provisioning::{Slot, Time};
 use crate::reservation::{Reservation, ReservationId, ReservationRefusal, ReservationRequest};
 
@@ -80,13 +81,16 @@ pub struct ConfirmSlots {
 }
 
 /// Order to the scheduler: end a reservation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReleaseSlots {
     /// Number of the reservation.
     pub id: ReservationId,
     /// The broker's token of the agreement; absent: the number suffices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
+    /// The sender, which the scheduler writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Principal>,
 }
 
 remote_message! {

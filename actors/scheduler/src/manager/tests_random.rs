@@ -481,8 +481,14 @@ impl ManagerWorld {
                 let parts = vec![ReservedSlot { cluster, bookings: vec![booking] }];
                 let (token, name) = (self.log.len() as u64, "random".to_owned());
                 let lease_ms = (which % 2 == 0).then_some(30_000);
-                let ask =
-                    ReservationRequest { token, name, parts, max_cost: f64::INFINITY, lease_ms };
+                let ask = ReservationRequest {
+                    token,
+                    name,
+                    parts,
+                    max_cost: f64::INFINITY,
+                    lease_ms,
+                    owner: None,
+                };
                 self.feed(Input::Reserve(ask, success));
             }
             21 => {

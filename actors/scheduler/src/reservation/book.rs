@@ -143,6 +143,7 @@ impl ReservationLedger {
             cost,
             phase: ReservationPhase::Prepared { until: after(now, self.timeouts.commit) },
             lease_ms: ask.lease_ms,
+            owner: ask.owner.clone(),
         };
         Ok(self.all.entry(id).or_insert(reservation))
     }

@@ -169,6 +169,7 @@ impl Broker {
                     parts,
                     max_cost: most_cost,
                     lease_ms: self.lease_ms,
+                    owner: None,
                 });
                 self.enter(BrokerStep::Preparing, now)
             }
@@ -252,7 +253,9 @@ impl Broker {
         now: Time,
     ) -> BrokerAction {
         match &refusal {
-            ReservationRefusal::Invalid { .. } | ReservationRefusal::NoSite { .. } => {
+            ReservationRefusal::Invalid { .. }
+            | ReservationRefusal::NoSite { .. }
+            | ReservationRefusal::Foreign { .. } => {
                 return self.abort(BrokerError::Refused(refusal));
             }
             // The store failed. The reservation expires by itself.

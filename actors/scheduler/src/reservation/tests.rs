@@ -314,6 +314,7 @@ fn ask(token: u64, processors: u32, start: u64, end: u64) -> ReservationRequest 
         parts,
         max_cost: f64::INFINITY,
         lease_ms: None,
+        owner: None,
     }
 }
 

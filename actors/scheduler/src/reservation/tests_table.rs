@@ -26,7 +26,7 @@ fn parts() -> Vec<ReservedSlot> {
 
 fn ask() -> ReservationRequest {
     let (name, parts) = ("test".to_owned(), parts());
-    ReservationRequest { token: TOKEN, name, parts, max_cost: 1e9, lease_ms: None }
+    ReservationRequest { token: TOKEN, name, parts, max_cost: 1e9, lease_ms: None, owner: None }
 }
 
 /// A phase of a reservation in the grid's ledger.
@@ -174,7 +174,16 @@ impl BrokerPhase {
 /// The grid's answer to the present request.
 fn reservation(broker: &Broker, phase: ReservationPhase) -> Reservation {
     let (id, name, parts) = (ReservationId(1), "test".to_owned(), parts());
-    Reservation { id, token: broker.token(), name, parts, cost: 1.0, phase, lease_ms: None }
+    Reservation {
+        id,
+        token: broker.token(),
+        name,
+        parts,
+        cost: 1.0,
+        phase,
+        lease_ms: None,
+        owner: None,
+    }
 }
 
 #[test]

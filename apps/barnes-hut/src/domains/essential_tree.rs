@@ -812,7 +812,7 @@ impl LocallyEssentialTree {
         let Receivers { slots, exports, .. } = &mut self.groups[group];
         let mut messages = Vec::new();
         for ((root, _), shown) in roots.into_iter().zip(shown) {
-            let (seen, bytes) = shown.ok_or(Unsound { what: "wishes for what is far" })?;
+            let (seen, bytes) = shown.ok_or(Unsound { what: "requests for far roots" })?;
             let part = ExportPart { root: root as usize, version: seen.version, bytes: &bytes };
             put(&mut messages, &part, &seen.by, seen.view.numbers(setup));
             exports.insert(root, seen);

@@ -136,7 +136,7 @@ impl Domains {
         let state = (work.common, work.domain);
         let OpenBlocks { ready, missed, wanted } = self.look(essential, tree, &lists, work, at)?;
         let waits = essential.waits() || work.late.iter().any(|(_, tag)| *tag == EXPORT);
-        // Data that is still to come in this step is not wished for.
+        // Data that is still to come in this step is not requested.
         if !waits && at.layout.len() > 1 {
             if !wanted.is_empty() {
                 self.look_ahead(essential, state, at)?;

@@ -28,25 +28,25 @@ pub struct Layout {
 impl Layout {
     /// The layout for these processes, in order of rank. The weight of a process is its measured
     /// speed. One without a measurement counts as fast as the others, for each of its threads.
-    pub(crate) fn new(hands: &[ProcessInfo], now: Option<&Layout>) -> Self {
-        let speed = |hand: &ProcessInfo| {
-            let (now, was, pace) = (now?, hand.previous_rank?, hand.pace?);
+    pub(crate) fn new(processes: &[ProcessInfo], now: Option<&Layout>) -> Self {
+        let speed = |process: &ProcessInfo| {
+            let (now, was, pace) = (now?, process.previous_rank?, process.pace?);
             let speed = now.weight_of(was)? / pace.step_s;
             (speed.is_finite() && speed > 0.0).then_some(speed)
         };
-        let speeds: Vec<Option<f64>> = hands.iter().map(speed).collect();
-        let threads = |rank: usize| f64::from(hands[rank].threads.max(1));
-        let known = || (0..hands.len()).filter_map(|rank| Some((speeds[rank]?, threads(rank))));
+        let speeds: Vec<Option<f64>> = processes.iter().map(speed).collect();
+        let threads = |rank: usize| f64::from(processes[rank].threads.max(1));
+        let known = || (0..processes.len()).filter_map(|rank| Some((speeds[rank]?, threads(rank))));
         let (sum, of) =
             known().fold((0.0, 0.0), |(sum, of), (speed, threads)| (sum + speed, of + threads));
         let average = if of > 0.0 { sum / of } else { 1.0 };
         // The layout of one process is that of the whole state.
-        let weight = |rank: usize| match hands.len() {
+        let weight = |rank: usize| match processes.len() {
             1 => 1.0,
             _ => speeds[rank].unwrap_or(average * threads(rank)),
         };
-        let mut order: Vec<usize> = (0..hands.len()).collect();
-        order.sort_by_key(|&rank| (hands[rank].location.clone(), rank));
+        let mut order: Vec<usize> = (0..processes.len()).collect();
+        order.sort_by_key(|&rank| (processes[rank].location.clone(), rank));
         Self {
             weights: order.iter().map(|&rank| weight(rank)).collect(),
             ranks: order.into_iter().map(|rank| rank as u32).collect(),
@@ -192,7 +192,7 @@ mod tests {
         BlockInfo { first: 0, last: 0, bodies: 1, cost }
     }
 
-    fn hand(was: Option<u32>, step_s: Option<f64>, cluster: &str, node: &str) -> ProcessInfo {
+    fn process(was: Option<u32>, step_s: Option<f64>, cluster: &str, node: &str) -> ProcessInfo {
         let pace = step_s.map(|step_s| StepRate { step_s, foreign: None });
         ProcessInfo {
             previous_rank: was,
@@ -204,39 +204,40 @@ mod tests {
 
     #[test]
     fn domains_follow_clusters_and_speeds() {
-        let hands = [
-            hand(None, None, "b", "b-1"),
-            hand(None, None, "a", "a-2"),
-            hand(None, None, "b", "b-0"),
-            hand(None, None, "a", "a-1"),
+        let processes = [
+            process(None, None, "b", "b-1"),
+            process(None, None, "a", "a-2"),
+            process(None, None, "b", "b-0"),
+            process(None, None, "a", "a-1"),
         ];
-        let first = Layout::new(&hands, None);
+        let first = Layout::new(&processes, None);
         assert_eq!(first.ranks, [3, 1, 2, 0]);
         let blocks = vec![info(1.0); 12];
         assert_eq!(first.cuts(&blocks), [0, 3, 6, 9, 12]);
         // Rank 1 took three times as long for the same work.
-        let hands = [
-            hand(Some(0), Some(1.0), "b", "b-1"),
-            hand(Some(1), Some(3.0), "a", "a-2"),
-            hand(Some(2), Some(1.0), "b", "b-0"),
-            hand(Some(3), Some(1.0), "a", "a-1"),
+        let processes = [
+            process(Some(0), Some(1.0), "b", "b-1"),
+            process(Some(1), Some(3.0), "a", "a-2"),
+            process(Some(2), Some(1.0), "b", "b-0"),
+            process(Some(3), Some(1.0), "a", "a-1"),
         ];
-        let next = Layout::new(&hands, Some(&first));
+        let next = Layout::new(&processes, Some(&first));
         assert_eq!(next.cuts(&vec![info(1.0); 10]), [0, 3, 4, 7, 10]);
         // A measurement with those shares gives the same speeds.
-        let hands = hands.map(|hand| ProcessInfo {
+        let processes = processes.map(|process| ProcessInfo {
             pace: Some(StepRate { step_s: 0.9, foreign: None }),
-            ..hand
+            ..process
         });
-        let again = Layout::new(&hands, Some(&next));
+        let again = Layout::new(&processes, Some(&next));
         assert_eq!(again.cuts(&vec![info(1.0); 10]), [0, 3, 4, 7, 10]);
         assert_eq!(Layout::new(&[ProcessInfo::default()], None).cuts(&blocks), [0, 12]);
         // A process that was not measured counts by its threads.
-        let new = ProcessInfo { threads: 3, ..hand(None, None, "c", "c-0") };
-        let [mut one, mut other, ..] = hands;
+        let new = ProcessInfo { threads: 3, ..process(None, None, "c", "c-0") };
+        let [mut one, mut other, ..] = processes;
         (one.threads, other.threads) = (2, 2);
-        let hands = [one, other, new];
-        let (measured, first) = (Layout::new(&hands, Some(&first)), Layout::new(&hands, None));
+        let processes = [one, other, new];
+        let (measured, first) =
+            (Layout::new(&processes, Some(&first)), Layout::new(&processes, None));
         assert_eq!(first.weights, [1.0 * 2.0, 1.0 * 2.0, 1.0 * 3.0]);
         let per_thread = (measured.weights[0] + measured.weights[1]) / 4.0;
         assert_eq!(measured.weights[2], 3.0 * per_thread);
@@ -244,21 +245,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_block_has_one_holder(costs in prop::collection::vec(0f32..9.0, 0..50), hands in 1usize..9) {
+        fn each_block_has_one_holder(costs in prop::collection::vec(0f32..9.0, 0..50), processes in 1usize..9) {
             let infos: Vec<BlockInfo> = costs.into_iter().map(info).collect();
-            let layout = Layout::new(&vec![ProcessInfo::default(); hands], None);
+            let layout = Layout::new(&vec![ProcessInfo::default(); processes], None);
             let cuts = layout.cuts(&infos);
-            prop_assert_eq!(cuts.len(), hands + 1);
+            prop_assert_eq!(cuts.len(), processes + 1);
             let all: f64 = infos.iter().map(|info| f64::from(info.cost)).sum();
             let most = infos.iter().map(|info| f64::from(info.cost)).fold(0.0, f64::max);
-            let each: Vec<Range<usize>> = (0..hands).map(|slot| slot..slot + 1).collect();
+            let each: Vec<Range<usize>> = (0..processes).map(|slot| slot..slot + 1).collect();
             let longest = layout.longest(&cuts, &infos, &each);
-            prop_assert!(longest >= 0.999 * all / hands as f64 && longest <= 1.001 * (all / hands as f64 + most));
+            prop_assert!(longest >= 0.999 * all / processes as f64 && longest <= 1.001 * (all / processes as f64 + most));
             for block in 0..infos.len() {
                 let slot = slot_with(&cuts, block);
                 prop_assert!(of_slot(&cuts, slot).contains(&block));
             }
-            prop_assert_eq!((0..hands).map(|slot| of_slot(&cuts, slot).len()).sum::<usize>(), infos.len());
+            prop_assert_eq!((0..processes).map(|slot| of_slot(&cuts, slot).len()).sum::<usize>(), infos.len());
         }
 
         /// No process has much more work than in a new distribution within its cluster, and no

@@ -58,9 +58,9 @@ use crate::simulate::{InitialQuantities, SimulationError};
 const ROOT_SUMS: u32 = 1;
 /// The tag of cells and bodies for those that need them.
 const UPDATE: u32 = 2;
-/// The tag of wishes for cells and bodies, sent to all.
+/// The tag of requests for cells and bodies, sent to all.
 const REQUEST: u32 = 3;
-/// The tag of the first message about wished cells and bodies.
+/// The tag of new exports of cells and bodies.
 const EXPORT: u32 = 6;
 /// The tag of sums over a process's blocks, for the report.
 const REPORT_SUMS: u32 = 4;
@@ -73,7 +73,7 @@ const MOVED: u32 = 7;
 const UNEVEN: f64 = 1.15;
 
 /// The cost of a new distribution, in steps: it has to save at least that.
-const DEALING: f64 = 10.0;
+const DISTRIBUTION_COST: f64 = 10.0;
 
 /// The maximum number of steps for which places are predicted.
 const FORESIGHT: u64 = 32;
@@ -241,8 +241,8 @@ impl Program for Domains {
         self.job.checkpoint_every > 0
     }
 
-    fn layout(&self, hands: &[ProcessInfo], now: Option<&Layout>) -> Layout {
-        Layout::new(hands, now)
+    fn layout(&self, processes: &[ProcessInfo], now: Option<&Layout>) -> Layout {
+        Layout::new(processes, now)
     }
 
     fn start(&self, layout: &Layout, comm: &Comm<'_>) -> Result<State, Stop> {
@@ -347,7 +347,9 @@ impl Program for Domains {
         }
         let left = seen.steps.saturating_sub(seen.point) as f64;
         match seen.unevenness() {
-            Some(times) if times > UNEVEN && (times - 1.0) * left > DEALING => Strategy::Rebalance,
+            Some(times) if times > UNEVEN && (times - 1.0) * left > DISTRIBUTION_COST => {
+                Strategy::Rebalance
+            }
             _ => Strategy::Keep,
         }
     }
@@ -468,8 +470,8 @@ mod tests {
         registry.job::<J>();
         let said = Arc::new(Mutex::new(Vec::new()));
         let keep = said.clone();
-        let store_subscribers = move |store_subscribers| {
-            if let ProgressReport::Say { text } = store_subscribers
+        let on_report = move |report| {
+            if let ProgressReport::Say { text } = report
                 && text.starts_with("step ")
             {
                 keep.lock().unwrap().push(text);
@@ -477,8 +479,7 @@ mod tests {
         };
         let config = PoolConfig { threads, checkpoint_rate: 0, ..PoolConfig::default() };
         let body = encode_job(job).unwrap();
-        let report =
-            solo::run(Arc::new(registry), J::NAME, body, &config, store_subscribers).unwrap();
+        let report = solo::run(Arc::new(registry), J::NAME, body, &config, on_report).unwrap();
         let outcome = report.outcome.unwrap();
         let said = std::mem::take(&mut *said.lock().unwrap());
         (outcome.checksum, outcome.result, said)

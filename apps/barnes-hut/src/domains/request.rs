@@ -42,7 +42,7 @@ impl Request {
             }
             Some(Self { roots, subscribers })
         };
-        read().ok_or(Unsound { what: "wishes" })
+        read().ok_or(Unsound { what: "requests" })
     }
 }
 

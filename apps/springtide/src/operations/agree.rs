@@ -44,7 +44,7 @@ pub type Planner<'a> = dyn FnMut(&GridSlots, &BTreeMap<ClusterId, String>) -> Re
 /// Reserves what a plan needs. A reservation with a lease expires unless it is [renewed](renew).
 ///
 /// # Errors
-/// [`Exit::NotPlaced`] if no plan exists or none can be reserved.
+/// [`Exit::NotPlaced`] if no plan exists or none can be reserved; the scheduler refuses the sender.
 pub async fn agree(
     scheduler: &Remote<Scheduler>,
     name: &str,
@@ -62,12 +62,12 @@ pub async fn agree(
                 Ok(slots) => BrokerInput::Planned(planner(&slots, &but)),
                 Err(_) => BrokerInput::Silent,
             },
-            BrokerAction::Prepare(ask) => send_request(scheduler, PrepareSlots { ask }).await,
+            BrokerAction::Prepare(ask) => send_request(scheduler, PrepareSlots { ask }).await?,
             BrokerAction::Commit(id, token) => {
-                send_request(scheduler, CommitSlots { id, token }).await
+                send_request(scheduler, CommitSlots { id, token }).await?
             }
             BrokerAction::Confirm(id, token) => {
-                send_request(scheduler, ConfirmSlots { id, token }).await
+                send_request(scheduler, ConfirmSlots { id, token }).await?
             }
             BrokerAction::Wait(wait) => {
                 sleep(wait).await;
@@ -77,7 +77,7 @@ pub async fn agree(
             BrokerAction::Failed { release, why } => {
                 if let Some((id, token)) = release {
                     // An undelivered release is harmless: the reservation expires.
-                    let message = ReleaseSlots { id, token: Some(token) };
+                    let message = ReleaseSlots { id, token: Some(token), by: None };
                     let _ = scheduler.send(message).deadline(REQUEST_TIMEOUT).await;
                 }
                 let exit = match why {
@@ -92,7 +92,8 @@ pub async fn agree(
     }
 }
 
-async fn send_request<M>(scheduler: &Remote<Scheduler>, message: M) -> BrokerInput
+/// Sends a request; a scheduler that refuses its sender is not asked again.
+async fn send_request<M>(scheduler: &Remote<Scheduler>, message: M) -> Result<BrokerInput, Failed>
 where
     M: RemoteMessage<Result = Result<Reservation, ReservationRefusal>>,
     Scheduler: actix::Handler<M>,
@@ -100,8 +101,9 @@ where
     let answer: Result<Result<Reservation, ReservationRefusal>, RemoteError> =
         scheduler.send(message).deadline(REQUEST_TIMEOUT).await;
     match answer {
-        Ok(answer) => BrokerInput::Answered(answer.map(Box::new)),
-        Err(_) => BrokerInput::Silent,
+        Ok(answer) => Ok(BrokerInput::Answered(answer.map(Box::new))),
+        Err(error @ RemoteError::Refused { .. }) => Err(error.into()),
+        Err(_) => Ok(BrokerInput::Silent),
     }
 }
 

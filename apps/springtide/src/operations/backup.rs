@@ -28,6 +28,7 @@ use springtide_cli::exit::{Exit, Failed, cannot};
 use springtide_runtime::net::tls::{Ca, calendar};
 use springtide_runtime::private;
 use tar::{Archive, Builder, EntryType, Header};
+use tempfile::NamedTempFile;
 
 use super::attach::{grid_config, record_command};
 use super::desk::check_records;
@@ -100,20 +101,18 @@ pub fn backup(config: &Path, file: &Path, version: &str) -> Result<BackupManifes
         let shown = file.display();
         return Err(Failed::usage(format!("{shown} exists: choose another file, or remove it")));
     }
-    let temporary = with_suffix(file, ".tmp");
+    // A new file of a random name, for its owner alone: the backup has the authority's key.
+    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut attempts = 0;
-    let manifest = loop {
+    let (manifest, temporary) = loop {
+        let temporary = NamedTempFile::new_in(parent.unwrap_or(Path::new(".")));
+        let temporary = temporary.map_err(|error| cannot("write", file, &error))?;
         match copy(&dir, &temporary, grid.grid.as_str(), version) {
-            Ok(manifest) => break manifest,
-            Err(CopyError::Failed(failed)) => {
-                // The failure itself matters more than a file that is left.
-                let _ = fs::remove_file(&temporary);
-                return Err(failed);
-            }
+            Ok(manifest) => break (manifest, temporary),
+            Err(CopyError::Failed(failed)) => return Err(failed),
             Err(CopyError::Changed) => attempts += 1,
         }
         if attempts == ATTEMPTS_MAX {
-            let _ = fs::remove_file(&temporary);
             return Err(Failed::failure(format!(
                 "the state in {} changed during each of {ATTEMPTS_MAX} attempts to copy it: try \
                  again when fewer jobs start and end",
@@ -122,7 +121,7 @@ pub fn backup(config: &Path, file: &Path, version: &str) -> Result<BackupManifes
         }
         yield_now();
     };
-    fs::rename(&temporary, file).map_err(|error| cannot("write", file, &error))?;
+    temporary.persist_noclobber(file).map_err(|error| cannot("write", file, &error.error))?;
     record_command(&dir, "backup", &file.display().to_string());
     Ok(manifest)
 }
@@ -134,11 +133,15 @@ fn with_suffix(file: &Path, suffix: &str) -> PathBuf {
 }
 
 /// Writes one state of the head into a file.
-fn copy(dir: &Path, to: &Path, grid: &str, version: &str) -> Result<BackupManifest, CopyError> {
+fn copy(
+    dir: &Path,
+    to: &NamedTempFile,
+    grid: &str,
+    version: &str,
+) -> Result<BackupManifest, CopyError> {
     let HeadState { read, left } = read_state(dir)?;
-    let failed = |error: &dyn std::fmt::Display| cannot("write", to, error);
-    let out = private::make_file(to).map_err(|error| failed(&error))?;
-    let mut tar = Builder::new(BufWriter::new(out));
+    let failed = |error: &dyn std::fmt::Display| cannot("write", to.path(), error);
+    let mut tar = Builder::new(BufWriter::new(to.as_file()));
     let mut files = BTreeMap::new();
     let mut add = |name: &str, bytes: &[u8]| {
         files.insert(name.to_owned(), sha256(bytes));

@@ -603,7 +603,15 @@ impl HasRule for PurgeJobs {
     const AUDITED: bool = true;
 
     fn outcome(reply: &Purged) -> AuditOutcome {
-        AuditOutcome::of_jobs(reply.removed.clone())
+        let Purged { removed, running, unknown, failed } = reply;
+        let mut outcome = AuditOutcome::of_jobs(removed.clone());
+        let reason = |job: &JobId, why: &str| format!("{job}: {why}");
+        let running = running.iter().map(|job| reason(job, "has not ended"));
+        let unknown = unknown.iter().map(|job| reason(job, "is not in the archive"));
+        let failed = failed.iter().map(|(job, why)| reason(job, why));
+        let reasons: Vec<String> = running.chain(unknown).chain(failed).collect();
+        outcome.error = (!reasons.is_empty()).then(|| reasons.join("; "));
+        outcome
     }
 }
 

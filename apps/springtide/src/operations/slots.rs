@@ -7,7 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use springtide_actors::policy::provisioning::{Booking, Time, from_duration, seconds};
-use springtide_actors::reservation::{Reservation, ReservationId, ReservedSlot};
+use springtide_actors::reservation::{
+    Reservation, ReservationId, ReservationRefusal, ReservedSlot,
+};
 use springtide_actors::scheduler::manager::SiteOffer;
 use springtide_actors::scheduler::{GridSlots, ReleaseSlots};
 use springtide_cli::exit::{Exit, Failed};
@@ -65,9 +67,12 @@ pub async fn reserve(config: &Path, request: &ReserveRequest<'_>) -> Result<Rese
 /// No such reservation exists.
 pub async fn release(config: &Path, id: ReservationId) -> Result<(), Failed> {
     let grid = attach_by(config).await?;
-    let answer = grid.scheduler().send(ReleaseSlots { id, token: None }).await;
+    let answer = grid.scheduler().send(ReleaseSlots { id, token: None, by: None }).await;
     grid.endpoint.net.close("answered").await;
-    answer?.map(drop).map_err(|refusal| Failed::new(Exit::Usage, refusal))
+    answer?.map(drop).map_err(|refusal| {
+        let is_foreign = matches!(refusal, ReservationRefusal::Foreign { .. });
+        Failed::new(if is_foreign { Exit::Auth } else { Exit::Usage }, refusal)
+    })
 }
 
 /// The earliest reservation for which a cluster's slots have enough processors.

@@ -112,6 +112,42 @@ fn a_role_allows_what_it_names_and_the_audit_log_has_each_command() {
 }
 
 #[test]
+fn a_reservation_belongs_to_its_owner() {
+    let up = Up::of(&[("ams", 2)]);
+    for (name, cluster) in [("alice", "users"), ("bob", "users"), ("adam", "head")] {
+        issue(&up, name, cluster, "client");
+    }
+    issue(&up, "vera", "users", "viewer");
+    let reserve = ["reserve", "--on", "ams", "--processors", "1", "--for", "300s"];
+    let refused = execute_as(&up, "vera", &reserve);
+    assert_eq!(refused.code, AUTH, "{}", refused.err);
+    let made = execute_as(&up, "alice", &reserve);
+    assert_eq!(made.code, Some(0), "{}", made.err);
+    let fib = ["job", "submit", "fib", "--n", "20", "--kind", "rigid", "--min", "1", "--wait"];
+    let job = [&fib[..], &["--reservation", "1"]].concat();
+    let refused = execute_as(&up, "bob", &job);
+    assert_ne!(refused.code, Some(0), "{}", refused.out);
+    assert!(refused.err.contains("belongs to client alice"), "{}", refused.err);
+    let refused = execute_as(&up, "bob", &["release", "1"]);
+    assert_eq!(refused.code, AUTH, "{}", refused.err);
+    let ended = execute_as(&up, "alice", &job);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let released = execute_as(&up, "alice", &["release", "1"]);
+    assert_eq!(released.code, Some(0), "{}", released.err);
+    // An operator ends the reservations of all users.
+    let made = execute_as(&up, "bob", &reserve);
+    assert_eq!(made.code, Some(0), "{}", made.err);
+    let released = execute_as(&up, "adam", &["release", "2"]);
+    assert_eq!(released.code, Some(0), "{}", released.err);
+    // A purge that removes nothing is no success.
+    let purged = execute_as(&up, "bob", &["job", "purge", "1"]);
+    assert_ne!(purged.code, Some(0), "{}", purged.out);
+    let found = audit(&up.file);
+    let of_bob: Vec<_> = found.iter().filter(|entry| entry[0] == "bob").collect();
+    assert!(of_bob.iter().all(|entry| entry[1] != "desk-purge" || entry[2] != "done"), "{found:?}");
+}
+
+#[test]
 fn an_audit_log_survives_heads_and_shows_damaged_lines() {
     let mut up = Up::of(&[("ams", 1)]);
     let file = up.file.clone();

@@ -18,11 +18,11 @@ pub(super) struct PresentProcess {
     pub(super) leaving: bool,
 }
 
-/// One process of each node: the computing one, else the first.
+/// One process of each node: the root's, or the computing one, else the first.
 pub(super) fn first_of_nodes(present: Vec<PresentProcess>) -> Vec<PresentProcess> {
     let mut first: BTreeMap<Peer, PresentProcess> = BTreeMap::new();
     for one in present {
-        let place = |one: &PresentProcess| (one.rank.is_none(), one.rank, one.process);
+        let place = |one: &PresentProcess| (one.process != 0, one.rank.is_none(), one.process);
         match first.get_mut(&one.peer) {
             Some(other) if place(other) <= place(&one) => {}
             _ => _ = first.insert(one.peer.clone(), one),
@@ -149,6 +149,8 @@ mod tests {
         all.extend((1..).zip(nodes).map(|(n, node)| present(n, node, None, false)));
         assert_eq!(first(&all), [0, 1, 4]);
         (all[0].rank, all[3].rank) = (Some(0), Some(1));
+        assert_eq!(first(&all), [0, 3, 4]);
+        (all[0].rank, all[2].rank) = (None, Some(0));
         assert_eq!(first(&all), [0, 3, 4]);
     }
 

@@ -32,8 +32,14 @@ impl CoreTestGrid {
         let booking = Booking { processors: count, start, end: start + 100 * SECOND };
         let parts = vec![ReservedSlot { cluster: cluster.into(), bookings: vec![booking] }];
         let (token, name) = (start + u64::from(count), "test".to_owned());
-        let ask =
-            ReservationRequest { token, name, parts, max_cost: f64::INFINITY, lease_ms: None };
+        let ask = ReservationRequest {
+            token,
+            name,
+            parts,
+            max_cost: f64::INFINITY,
+            lease_ms: None,
+            owner: None,
+        };
         let (prepared, ..) = self.core.prepare(&ask, self.now);
         let id = (prepared?.id, token);
         let (committed, notes, _) = self.core.commit(id.0, id.1, self.now);

@@ -20,7 +20,14 @@ fn part(cluster: &str, processors: u32, start: u64, end: u64) -> ReservedSlot {
 fn reserve(scene: &mut Scene, parts: Vec<ReservedSlot>) -> Result<Reservation, ReservationRefusal> {
     let token = scene.manager.reservations().len() as u64 + 77;
     let name = "test".to_owned();
-    let ask = ReservationRequest { token, name, parts, max_cost: f64::INFINITY, lease_ms: None };
+    let ask = ReservationRequest {
+        token,
+        name,
+        parts,
+        max_cost: f64::INFINITY,
+        lease_ms: None,
+        owner: None,
+    };
     let id = (scene.manager.prepare(&ask)?.id, token);
     let mut changes = Vec::new();
     scene.manager.commit(id.0, id.1, &mut changes)?;
@@ -247,6 +254,7 @@ fn prepared_reservation_ends_no_running_job() {
         parts: vec![part("a", 3, 61, 100)],
         max_cost: f64::INFINITY,
         lease_ms: None,
+        owner: None,
     };
     let id = (scene.manager.prepare(&ask).unwrap().id, 5);
     let ended = |out: &[ManagerAction]| {

@@ -229,7 +229,7 @@ impl Reserver {
             if let Some(one) = self.all.iter_mut().find(|one| one.id == id) {
                 one.released = Some(now());
             }
-            let order = ReleaseSlots { id, token: Some(held.reservation.token) };
+            let order = ReleaseSlots { id, token: Some(held.reservation.token), by: None };
             // Without an answer it ends with its lease.
             let _ = self.scheduler.send(order).deadline(REQUEST_TIMEOUT).await;
         }
