@@ -114,6 +114,7 @@ fn reservations() {
         parts: vec![ReservedSlot { cluster: "a".into(), bookings: vec![booking] }],
         max_cost: 1e9,
         lease_ms: Some(20_000),
+        owner: None,
     };
     let target = target("fuzz::wire::reservations", read);
     let seeds = vec![serde_json::to_vec(&ask).unwrap()];
