@@ -227,6 +227,7 @@ mod tests {
         let now = Slabs::equal(90, 3);
         let hand = |rank, step_s| ProcessInfo {
             previous_rank: Some(rank),
+            threads: 1,
             pace: pace(step_s),
             location: None,
         };

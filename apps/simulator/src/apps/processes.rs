@@ -255,6 +255,7 @@ mod tests {
         let now = ItemShares::weighted(90, &[1.0; 3]);
         let hand = |rank, step_s| ProcessInfo {
             previous_rank: Some(rank),
+            threads: 1,
             pace: Some(StepRate { step_s, foreign: None }),
             location: None,
         };
