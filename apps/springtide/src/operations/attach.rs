@@ -187,13 +187,15 @@ pub fn this_user() -> String {
     if name.is_empty() { "user".to_owned() } else { name }
 }
 
-/// Records a command of this host's user that changes a grid's files without its head.
+/// Records a command of this host's user that changes a grid's files without its head. Its name is
+/// that of the environment, so the record has the user's number too.
 pub fn record_command(dir: &Path, command: &str, detail: &str) {
     let (name, cluster) = (this_user().as_str().into(), HEAD_CLUSTER.into());
     let who = Principal { name, cluster, role: Some("user".to_owned()) };
     let log = AuditLog::of(dir, calendar());
     let entry = log.entry(who, command, None);
-    log.append(&AuditEntry { detail: Some(detail.to_owned()), ..entry });
+    let uid = rustix::process::getuid().as_raw();
+    log.append(&AuditEntry { detail: Some(format!("{detail} (user number {uid})")), ..entry });
 }
 
 /// The address of this host from which a client reaches the head: that of the head, if it is here.

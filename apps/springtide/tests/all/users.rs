@@ -68,7 +68,7 @@ fn a_role_allows_what_it_names_and_the_audit_log_has_each_command() {
     assert!(list.contains(&format!("job-{bobs}")), "{list}");
     // All users see which jobs take processors, and not what others compute.
     let of_alice = list.lines().find(|line| line.starts_with(&format!("job-{alices} ")));
-    assert!(of_alice.is_none_or(|line| !line.contains("--size")), "{list}");
+    assert!(of_alice.is_some_and(|line| !line.contains("--size")), "{list}");
     let drained = execute_as(&up, "alice", &["node", "drain", "ams-1"]);
     assert_eq!(drained.code, AUTH, "{}", drained.err);
     // A viewer sees all jobs and changes none.
