@@ -62,21 +62,18 @@ impl Scheduler {
         ctx.spawn(call.into_actor(self).map(then));
     }
 
-    /// Checks that a job's files are known.
-    pub(super) fn check_files(&self, submit: &Submit) -> Result<(), SubmitError> {
-        let need = submit.need.as_ref();
-        let known = need.map_or(Ok(()), |need| self.core.check_files(need));
-        known.map_err(|reason| SubmitError::NotPlaced { reason })
-    }
-
-    /// Checks that the submitter may use the job's reservation.
-    pub(super) fn check_reservation(&self, submit: &Submit) -> Result<(), SubmitError> {
-        let id = submit.need.as_ref().and_then(|need| need.reservation);
-        let Some(reservation) = id.and_then(|id| self.core.reservations().get(&id)) else {
-            return Ok(());
-        };
-        let admitted = reservation.admit(submit.principal.as_ref());
-        admitted.map_err(|refusal| SubmitError::NotPlaced { reason: refusal.to_string() })
+    /// Checks that the grid has a submission's input files, and that its submitter may use its
+    /// reservation.
+    pub(super) fn check_submission(&self, submit: &Submit) -> Result<(), SubmitError> {
+        let Some(need) = &submit.need else { return Ok(()) };
+        let not_placed = |reason| SubmitError::NotPlaced { reason };
+        self.core.check_files(need).map_err(not_placed)?;
+        match need.reservation.and_then(|id| self.core.reservations().get(&id)) {
+            Some(reservation) => reservation
+                .admit(submit.principal.as_ref())
+                .map_err(|refusal| not_placed(refusal.to_string())),
+            None => Ok(()),
+        }
     }
 
     /// Notifies a cluster's file server that a job needs no more files.

@@ -445,8 +445,7 @@ impl Handler<Submit> for Scheduler {
 
     fn handle(&mut self, mut submit: Submit, ctx: &mut Self::Context) -> Self::Result {
         self.sign_local(&mut submit);
-        if let Err(error) = self.check_files(&submit).and_then(|()| self.check_reservation(&submit))
-        {
+        if let Err(error) = self.check_submission(&submit) {
             return Box::pin(async move { Err(error) });
         }
         let (job, epoch) = match self.store.new_job() {
@@ -474,8 +473,7 @@ impl Handler<Enqueue> for Scheduler {
 
     fn handle(&mut self, Enqueue(mut submit): Enqueue, ctx: &mut Self::Context) -> Self::Result {
         self.sign_local(&mut submit);
-        self.check_files(&submit)?;
-        self.check_reservation(&submit)?;
+        self.check_submission(&submit)?;
         let issued = self.store.new_job().and_then(|(job, epoch)| {
             self.store.store_submission(job, epoch, &submit)?;
             Ok((job, epoch))
@@ -502,7 +500,7 @@ impl Handler<SubmissionBatch> for Scheduler {
         ctx: &mut Self::Context,
     ) -> Self::Result {
         submits.iter_mut().for_each(|submit| self.sign_local(submit));
-        let checked = submits.iter().map(|submit| self.check_files(submit));
+        let checked = submits.iter().map(|submit| self.check_submission(submit));
         let wrong = checked.enumerate().find_map(|(at, checked)| Some((at, checked.err()?)));
         let (count, refused) = match wrong {
             Some((at, error)) => (at, Some(error)),

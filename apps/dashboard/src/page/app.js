@@ -354,7 +354,11 @@ function picture(job) {
   $("picture").hidden = !number;
   if (!number) return;
   const source = `api/v1/picture?job=${job.id}&n=${number}`;
-  if ($("picture-now").getAttribute("src") !== source) $("picture-now").setAttribute("src", source);
+  const shown = $("picture-now").firstElementChild;
+  if (shown?.getAttribute("src") !== source) {
+    if (shown) shown.setAttribute("src", source);
+    else $("picture-now").append(el("img", { src: source, alt: "the job's latest picture" }));
+  }
   text($("h-picture").querySelector("small"), name);
 }
 
