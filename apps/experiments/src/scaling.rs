@@ -152,8 +152,6 @@ pub fn scaling(args: &ScalingArgs) -> Result<(), Failed> {
         steps: args.steps,
         force_error: Some(args.force_error),
         dt: Some(args.dt),
-        rekey_every: Some(args.rekey_every),
-        report_every: args.rekey_every.max(1),
         checkpoint_every: 0,
         loaded: Some(sample.clone()),
         ..BarnesHut::default()
@@ -177,7 +175,13 @@ pub fn scaling(args: &ScalingArgs) -> Result<(), Failed> {
             let (steps_s, wide_bytes, said) = match which {
                 Replication::Domains => {
                     let distribution = Distribution::Domains;
-                    let job = BarnesHut { distribution, costs: Some(costs), ..job.clone() };
+                    let job = BarnesHut {
+                        distribution,
+                        rekey_every: Some(args.rekey_every),
+                        report_every: args.rekey_every.max(1),
+                        costs: Some(costs),
+                        ..job.clone()
+                    };
                     play(args, workers, job)?
                 }
                 Replication::Replicated => {

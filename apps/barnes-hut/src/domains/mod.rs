@@ -518,8 +518,11 @@ mod tests {
                 (CellExpansion::Series, Some(3e-4)),
             ] {
                 let job = BarnesHut { model, order, cell_error, rekey_every: Some(1), ..job() };
-                let replicated =
-                    BarnesHut { distribution: Distribution::Replicated, ..job.clone() };
+                let replicated = BarnesHut {
+                    distribution: Distribution::Replicated,
+                    rekey_every: None,
+                    ..job.clone()
+                };
                 let (checksum, result, _) = run_shared(&replicated, 2);
                 let alone = run(&job, 1);
                 assert_eq!(alone.0, checksum, "{model:?} {order:?}");
