@@ -242,7 +242,7 @@ impl Job for BarnesHut {
             picture_width: None,
             broadcast: self.broadcast,
             distribution: Distribution::Replicated,
-            rekey_every: self.rekey_every,
+            rekey_every: None,
             report_every: 1,
             costs: self.costs,
             seed,
