@@ -154,6 +154,8 @@ impl Ca {
                 write_state(dir, RotationState { elapsed_ms: Some(0), ..state })?;
                 let (from, to) = (dir.join(NEXT_KEY), dir.join(CA_KEY));
                 fs::rename(from, &to).map_err(|source| TlsError::Write { file: to, source })?;
+                // Other readers of the file take the first certificate for the issuing one.
+                write(&dir.join(CA_CERT), Self::load(dir)?.cert_pem(), PUBLIC)?;
             }
             RotationStep::Ended => {
                 let ca = Self::load(dir)?;
