@@ -158,7 +158,7 @@ fn rotate(config: &Path, period: Duration, json: bool) -> Result<(), Failed> {
     if period < PERIOD_MIN {
         let least = seconds(PERIOD_MIN.as_secs_f64());
         return Err(Failed::usage(format!(
-            "--period must be at least {least}: all nodes must learn of the next authority in half of it"
+            "--period must be at least {least}: nodes learn of the next authority in half of it"
         )));
     }
     let grid = grid_config(config)?;

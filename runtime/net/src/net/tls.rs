@@ -241,8 +241,8 @@ impl Ca {
         &self.grid
     }
 
-    /// Certificate of the authority in PEM. In a rotation, that of the authority that does not issue
-    /// follows.
+    /// Certificates of the trusted authorities in PEM: this one's and, in a rotation, that of the
+    /// old or next authority, which does not issue.
     pub fn cert_pem(&self) -> &str {
         &self.cert_pem
     }

@@ -1,10 +1,11 @@
 //! Rotation of an authority: the next key and certificate replace the old ones of a grid that runs.
 //!
 //! ```text
-//! DIR/ca.pem            trusted certificates: the issuing authority's, then in a rotation the other
+//! DIR/ca.pem            certificates of the trusted authorities, the issuing one's first
 //! DIR/ca.key            key of the issuing authority
 //! DIR/next.key          key of the next authority, before it issues
-//! DIR/cross-signed.pem  certificate of the next authority by the old one, while the next one issues
+//! DIR/cross-signed.pem  certificate of the next authority by the old one, while both are trusted
+//!                       and the next one issues
 //! DIR/rotation.json     period of the rotation, and elapsed time of the present step
 //! ```
 //!
@@ -123,7 +124,7 @@ impl Ca {
 
     /// Adds the time for which the grid's head has run since its last call to the present step of
     /// a rotation, and executes the next step if it is due. Returns a step that begins. The first
-    /// call of any head after [`Ca::begin_rotation`] returns `Announced` and adds no time.
+    /// call in a rotation returns `Announced` and adds no time.
     ///
     /// # Errors
     /// `Read`, `Malformed`, `Write`: a later call repeats the step, and must add this time again.
