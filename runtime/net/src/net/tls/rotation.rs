@@ -19,7 +19,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, UNIX_EPOCH};
 
 use rcgen::{KeyPair, PublicKeyData};
 use serde::{Deserialize, Serialize};
@@ -122,8 +122,8 @@ impl Ca {
         Some(if is_announced { RotationStep::Announced } else { RotationStep::Issuing })
     }
 
-    /// Adds the time for which the grid's head has run since its last call to the present step of
-    /// a rotation, and executes the next step if it is due. Returns a step that begins. The first
+    /// Adds the time since the last call, in which the grid's head ran, to the present step of a
+    /// rotation. Executes the next step if it is due, and returns a step that begins. The first
     /// call in a rotation returns `Announced` and adds no time.
     ///
     /// # Errors
@@ -221,8 +221,8 @@ pub(super) fn load(dir: &Path) -> Result<AuthorityFiles, TlsError> {
     Ok(AuthorityFiles { key, key_pem, trusted, cross_signed })
 }
 
-/// Modification times and lengths of an authority's files; `None` for missing ones.
-type FileStamps = [Option<(SystemTime, u64)>; 3];
+/// Modification times since 1970 and lengths of an authority's files; `None` for missing ones.
+type FileStamps = [Option<(Duration, u64)>; 3];
 
 /// Reads the authority in a directory, and parses its files only when they have changed.
 #[derive(Debug)]
@@ -244,7 +244,8 @@ impl AuthorityReader {
     pub fn read(&self) -> Result<Arc<Ca>, TlsError> {
         let stamps = [CA_CERT, CA_KEY, CROSS_SIGNED].map(|name| {
             let found = fs::metadata(self.dir.join(name)).ok()?;
-            Some((found.modified().ok()?, found.len()))
+            let modified = found.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+            Some((modified, found.len()))
         });
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, ca)) = last.as_ref().filter(|(before, _)| *before == stamps) {
