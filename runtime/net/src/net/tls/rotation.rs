@@ -427,7 +427,8 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &reader.read().unwrap()));
         let next = Ca::begin_rotation(dir.path(), PERIOD).unwrap().fingerprint();
         assert_eq!(reader.read().unwrap().cert_pem().matches(END).count(), 2);
-        (advance(dir.path(), 0), advance(dir.path(), 50));
+        advance(dir.path(), 0);
+        advance(dir.path(), 50);
         assert_eq!(reader.read().unwrap().fingerprint(), next);
         fs::remove_file(dir.path().join(CA_KEY)).unwrap();
         reader.read().unwrap_err();
