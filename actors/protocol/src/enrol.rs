@@ -30,8 +30,9 @@ pub struct GetAuthorities {}
 pub enum RenewError {
     /// The name was not issued to a joining process, and the head issues no certificates for it.
     #[error(
-        "{node} has not joined this grid as {cluster}/{role}, and the head does not start it: its \
-         certificate is not renewed here; join again with a token"
+        "{node} has not joined this grid as {cluster}/{role} with a token, and the head does not \
+         start it: on the head's host, issue another certificate with `springtide ca issue {node} \
+         --cluster {cluster} --role {role}`"
     )]
     NotJoined {
         /// Node of the request.

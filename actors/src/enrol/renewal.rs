@@ -3,20 +3,23 @@
 //!
 //! The time of renewal is a pure function of the certificate's dates, the calendar and a seed. The
 //! calendar is read often, so that a machine that slept or whose clock was set is late by one
-//! interval at most. Independent of the head's decision.
+//! interval at most. Trusted authorities are adopted before a renewal and whether or not it
+//! succeeds. Independent of the head's decision.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use springtide_runtime::net::Net;
-use springtide_runtime::net::tls::{Calendar, Dates, NodeIdentity, NodeName};
+use springtide_runtime::net::tls::{Calendar, Dates, NodeIdentity, NodeName, TlsError};
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::remote::{Remote, RemoteError};
 use tokio::time::{Instant, sleep};
 
 use super::{EnrolmentActor, GetAuthorities, RenewCertificate, RenewError};
 
+/// The line before each certificate in PEM.
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 /// Maximum interval between readings of the date.
 const CHECK_INTERVAL: Duration = Duration::from_secs(20);
 /// Minimum interval between readings of files.
@@ -67,23 +70,30 @@ pub fn retry_in(failures: u32, left: Duration, draw: f64) -> Duration {
 }
 
 impl Renewal {
-    /// Renews the certificate each time it is due. Completes when the certificate has ended and the
-    /// head did not renew it over an existing link. Then no peer accepts links from this node.
+    /// Renews the certificate each time it is due, and adopts the trusted authorities each time
+    /// they change. Completes when the certificate has ended and the head did not renew it over an
+    /// existing link. Then no peer accepts links from this node.
     pub async fn keep(mut self, net: &Net, enrolment: &Remote<EnrolmentActor>) -> String {
         let mut random = SplitMix::with_text(self.seed, self.identity.name().node.as_str());
         let mut failures = 0;
         let mut draw = random.unit();
         let mut wait = Duration::ZERO;
-        let mut asked: Option<Instant> = None;
+        let mut checked: Option<Instant> = None;
+        let mut spread = RotationSpread::default();
         loop {
             let now = (self.calendar)();
-            // Another authority begins to be trusted, or issues.
-            let mut is_replaced = false;
-            if asked.is_none_or(|asked| asked.elapsed() >= CHECK_INTERVAL) {
-                let authorities = authorities(enrolment).await;
-                is_replaced = authorities.is_some_and(|all| all != self.identity.pem()[2]);
-                asked = Some(Instant::now());
+            if checked.is_none_or(|checked| checked.elapsed() >= CHECK_INTERVAL) {
+                if let Err(why) = self.adopt_authorities(net, enrolment).await {
+                    tracing::warn!("the grid's trusted authorities are not adopted: {why}");
+                }
+                checked = Some(Instant::now());
             }
+            let is_replaced = match self.identity.is_of_issuing_authority() {
+                Ok(is_current) => !is_current,
+                Err(error) => return error.to_string(), // it was valid at the start
+            };
+            let is_rotating = self.identity.pem()[2].matches(CERTIFICATE).count() > 1;
+            let spread_left = spread.left(is_rotating, is_replaced, draw, Instant::now());
             let dates = match self.identity.dates() {
                 Ok(dates) => dates,
                 Err(error) => return error.to_string(), // it was valid at the start
@@ -93,9 +103,10 @@ impl Renewal {
             if has_ended {
                 wait = Duration::ZERO; // a link may still exist after the machine slept
             }
-            let is_due = is_replaced || is_due(dates, draw, now);
+            let is_due = spread_left == Some(Duration::ZERO) || is_due(dates, draw, now);
             if !is_due || !wait.is_zero() {
                 let due = seconds(if is_due { 0 } else { renew_at(dates, draw) - now });
+                let due = due.min(spread_left.unwrap_or(CHECK_INTERVAL));
                 let pause = due.max(wait).min(CHECK_INTERVAL);
                 sleep(pause).await;
                 wait = wait.saturating_sub(pause);
@@ -132,6 +143,21 @@ impl Renewal {
                 }
             }
         }
+    }
+
+    /// Trusts the authorities that the head trusts, and saves their certificates.
+    async fn adopt_authorities(
+        &mut self,
+        net: &Net,
+        enrolment: &Remote<EnrolmentActor>,
+    ) -> Result<(), String> {
+        let trusted = authorities(enrolment).await.filter(|all| all != self.identity.pem()[2]);
+        let Some(trusted) = trusted else { return Ok(()) };
+        let text = |error: TlsError| error.to_string();
+        let same = self.identity.with_authorities(&trusted).map_err(text)?;
+        net.renew(&same).map_err(text)?;
+        self.identity = same;
+        self.identity.save_certificate(&self.dir).map_err(text)
     }
 
     async fn renew(
@@ -175,10 +201,6 @@ async fn renewed(
         Err(error @ RenewError::NotJoined { .. }) => return Err((true, error.to_string())),
         Err(error) => return Err(failure(error)),
     };
-    let identity = match authorities(enrolment).await {
-        Some(all) => identity.with_authorities(&all).map_err(failure)?,
-        None => identity.clone(),
-    };
     identity.with_certificate(&certificate).map_err(failure)
 }
 
@@ -188,32 +210,87 @@ async fn authorities(enrolment: &Remote<EnrolmentActor>) -> Option<String> {
     enrolment.send(GetAuthorities {}).deadline(WITHIN).await.ok()?.ok()
 }
 
-/// Renews the certificate in a directory that no process watches, if it is due or the authority is
-/// replaced. To be called after each connection to the head.
+/// Writes the trusted authorities to a directory that no process watches, and renews the
+/// certificate there if it is due or its authority is replaced. To be called after each connection
+/// to the head.
 ///
 /// # Errors
-/// The reason why it stays as it is. The trusted authorities are written all the same.
+/// The reason why the certificate stays as it is. In a rotation, the head's final refusal is an
+/// error only when the trusted authorities have changed, so that a user sees it once.
 pub async fn refresh_files(
     identity: &NodeIdentity,
     dir: &Path,
     now: i64,
     enrolment: &Remote<EnrolmentActor>,
 ) -> Result<(), String> {
-    let text = |error: springtide_runtime::net::tls::TlsError| error.to_string();
-    let trusted = authorities(enrolment).await.filter(|all| all != identity.pem()[2]);
-    if trusted.is_none() && !is_due(identity.dates().map_err(text)?, 0.0, now) {
+    let text = |error: TlsError| error.to_string();
+    let (identity, has_changed) = adopt_in_files(identity, dir, authorities(enrolment).await)?;
+    let is_due = is_due(identity.dates().map_err(text)?, 0.0, now);
+    if !is_due && identity.is_of_issuing_authority().map_err(text)? {
         return Ok(());
     }
-    match renewed(identity, enrolment).await {
+    match renewed(&identity, enrolment).await {
         Ok(new) => new.save_certificate(dir).map_err(text),
-        Err((_, why)) => {
-            if let Some(trusted) = trusted {
-                let same = identity.with_authorities(&trusted).map_err(text)?;
-                same.save_certificate(dir).map_err(text)?;
-            }
-            Err(why)
-        }
+        Err((true, _)) if !is_due && !has_changed => Ok(()),
+        Err((_, why)) => Err(why),
     }
+}
+
+/// Writes these trusted authorities to a directory if they differ from those of the identity
+/// there. Returns the identity that trusts them, and whether they differ.
+fn adopt_in_files(
+    identity: &NodeIdentity,
+    dir: &Path,
+    trusted: Option<String>,
+) -> Result<(NodeIdentity, bool), String> {
+    let Some(trusted) = trusted.filter(|all| all != identity.pem()[2]) else {
+        return Ok((identity.clone(), false));
+    };
+    let text = |error: TlsError| error.to_string();
+    let same = identity.with_authorities(&trusted).map_err(text)?;
+    same.save_certificate(dir).map_err(text)?;
+    Ok((same, true))
+}
+
+/// The time at which a running node requests a certificate of the next authority.
+///
+/// The nodes spread their requests over part of the half of a rotation in which that authority
+/// issues. A node measures the length of a half: it is the time from its first check that shows
+/// two trusted authorities to the one that shows the change of the issuing authority.
+#[derive(Debug, Default)]
+struct RotationSpread {
+    announced: Option<Instant>,
+    renew_from: Option<Instant>,
+}
+
+impl RotationSpread {
+    /// The remaining delay of the request by `draw` from 0 to 1; `None` if no request is due.
+    fn left(
+        &mut self,
+        is_rotating: bool,
+        is_replaced: bool,
+        draw: f64,
+        now: Instant,
+    ) -> Option<Duration> {
+        if !is_replaced {
+            self.renew_from = None;
+            self.announced = is_rotating.then(|| self.announced.unwrap_or(now));
+            return None;
+        }
+        if !is_rotating {
+            return Some(Duration::ZERO); // the old authority is not trusted
+        }
+        let measured = self.announced.map(|announced| now.saturating_duration_since(announced));
+        let from = *self.renew_from.get_or_insert(now + spread_over(measured, draw));
+        Some(from.saturating_duration_since(now))
+    }
+}
+
+/// The delay of a request after a measured half of a rotation, by `draw` from 0 to 1. It is at most
+/// a half of that time, less the error of the measurement; zero without a measurement.
+fn spread_over(measured: Option<Duration>, draw: f64) -> Duration {
+    let sure = measured.unwrap_or_default().saturating_sub(2 * CHECK_INTERVAL);
+    sure.mul_f64(draw.clamp(0.0, 1.0) / 2.0)
 }
 
 /// Renews the certificates in these directories each time one is due, with the keys there.
@@ -234,15 +311,20 @@ pub async fn renew_files(
             let Ok(identity) = NodeIdentity::load_even_if_expired(dir) else { continue };
             let Ok(dates) = identity.dates() else { continue };
             let now = calendar();
-            let is_replaced = trusted.as_ref().is_some_and(|all| *all != identity.pem()[2]);
-            if !is_replaced && !is_due(dates, 0.0, now) {
-                let left = u64::try_from(renew_at(dates, 0.0) - now).unwrap_or(0);
-                pause = pause.min(Duration::from_secs(left));
-                continue;
-            }
-            let renewed = match renewed(&identity, &enrolment).await {
-                Ok(new) => new.save_certificate(dir).map_err(failure),
-                Err(failure) => Err(failure),
+            let renewed = match adopt_in_files(&identity, dir, trusted.clone()) {
+                Ok((same, _)) => {
+                    let is_current = same.is_of_issuing_authority().unwrap_or(true);
+                    if is_current && !is_due(dates, 0.0, now) {
+                        let left = u64::try_from(renew_at(dates, 0.0) - now).unwrap_or(0);
+                        pause = pause.min(Duration::from_secs(left));
+                        continue;
+                    }
+                    match renewed(&same, &enrolment).await {
+                        Ok(new) => new.save_certificate(dir).map_err(failure),
+                        Err(failure) => Err(failure),
+                    }
+                }
+                Err(why) => Err(failure(why)),
             };
             match renewed {
                 Ok(()) => drop(reported.remove(dir)),
@@ -308,5 +390,37 @@ mod tests {
             assert!((10..1000).contains(&attempts), "{attempts}");
         }
         assert_eq!(retry_in(0, Duration::ZERO, 0.0), Duration::from_millis(200));
+    }
+
+    #[test]
+    fn nodes_spread_their_requests_over_part_of_a_half() {
+        let (start, day) = (Instant::now(), Duration::from_secs(86_400));
+        for draw in [0.0, 0.5, 1.0] {
+            let mut spread = RotationSpread::default();
+            let mut at = |hours: u32, is_rotating, is_replaced| {
+                spread.left(is_rotating, is_replaced, draw, start + hours * (day / 24))
+            };
+            assert_eq!(at(0, false, false), None);
+            assert_eq!(at(100, true, false), None);
+            assert_eq!(at(111, true, false), None);
+            let delay = at(112, true, true).unwrap();
+            let most = (day / 2 - 2 * CHECK_INTERVAL).mul_f64(draw / 2.0);
+            assert_eq!(delay, most);
+            // The delay passes, and is not measured from each check.
+            assert_eq!(at(113, true, true), Some(delay.saturating_sub(day / 24)));
+            assert_eq!(at(118, true, true), Some(Duration::ZERO));
+            assert_eq!(at(119, true, false), None);
+            // A node that was away for the first half, and one that was away for both.
+            assert_eq!(
+                RotationSpread::default().left(true, true, draw, start),
+                Some(Duration::ZERO)
+            );
+            assert_eq!(
+                RotationSpread::default().left(false, true, draw, start),
+                Some(Duration::ZERO)
+            );
+        }
+        // The shortest period of a rotation: the second half is longer than the delay.
+        assert!(spread_over(Some(Duration::from_secs(50)), 1.0) <= Duration::from_secs(5));
     }
 }

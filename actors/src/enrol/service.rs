@@ -14,7 +14,9 @@ use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::join::{
     JoinAuthorizer, JoinDecision, JoinGrant, JoinReason, JoinRefusal, JoinRequest,
 };
-use springtide_runtime::net::tls::{Ca, Calendar, NodeName, TlsError, check_request};
+use springtide_runtime::net::tls::{
+    AuthorityReader, Ca, Calendar, NodeName, TlsError, check_request,
+};
 
 use super::state::JoinAttempt;
 use super::store::EnrolmentStore;
@@ -43,8 +45,8 @@ pub struct EnrolmentService(Arc<ServiceState>);
 
 struct ServiceState {
     ca: Ca,
-    /// Directory of the authority, if it may be replaced meanwhile.
-    ca_dir: Option<PathBuf>,
+    /// The authority on disk, if it may be replaced meanwhile.
+    reader: Option<AuthorityReader>,
     store: EnrolmentStore,
     calendar: Calendar,
     clusters: Clusters,
@@ -64,10 +66,10 @@ impl EnrolmentService {
         validity: Duration,
         recorder: Recorder,
     ) -> Self {
-        let (own, ca_dir) = (None, None);
+        let (own, reader) = (None, None);
         Self(Arc::new(ServiceState {
             ca,
-            ca_dir,
+            reader,
             store,
             calendar,
             clusters,
@@ -77,11 +79,11 @@ impl EnrolmentService {
         }))
     }
 
-    /// Reads the authority from this directory before each use, since it may be replaced. Must be
-    /// called before the service is shared.
+    /// Uses the authority that is in this directory at each request, since it may be replaced. Must
+    /// be called before the service is shared.
     pub fn reading_authority(mut self, dir: PathBuf) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.0) {
-            inner.ca_dir = Some(dir);
+            inner.reader = Some(AuthorityReader::new(dir));
         }
         self
     }
@@ -91,8 +93,8 @@ impl EnrolmentService {
         &self,
         work: impl FnOnce(&Ca) -> Result<T, TlsError>,
     ) -> Result<T, TlsError> {
-        match &self.0.ca_dir {
-            Some(dir) => work(&Ca::load(dir)?),
+        match &self.0.reader {
+            Some(reader) => work(&*reader.read()?),
             None => work(&self.0.ca),
         }
     }

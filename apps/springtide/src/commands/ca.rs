@@ -9,7 +9,7 @@ use springtide_cli::format::{SCHEMA, seconds};
 use springtide_cli::options::time;
 use springtide_cli::print::print;
 use springtide_runtime::id::{ClusterId, NodeId};
-use springtide_runtime::net::tls::{Ca, Fingerprint};
+use springtide_runtime::net::tls::{Ca, Fingerprint, TlsError};
 
 use crate::operations::attach::{grid_config, record_command};
 use crate::operations::grid_files::{HeadFile, ca_dir, dir_of, make_private_dir};
@@ -45,13 +45,13 @@ pub enum CaCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Replace the authority of a grid by another one, while the grid runs
+    /// Replace the authority of a grid by the next one, while the grid runs
     Rotate {
         /// Config of the grid [default: the nearest grid.toml]
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
               default_value_os_t = default_config(), hide_default_value = true)]
         config: PathBuf,
-        /// Time for which both are trusted; the other one issues certificates after half of it
+        /// Time for which the old and the next are trusted; the next one issues after half of it
         #[arg(long, value_name = "TIME", default_value = "24h", value_parser = time)]
         period: Duration,
         /// Print the result as one JSON object
@@ -150,7 +150,7 @@ pub fn execute(command: &CaCommand) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Shorter periods end before all nodes know of the other authority.
+/// Shorter periods end before all nodes know the next authority.
 const PERIOD_MIN: Duration = Duration::from_secs(60);
 
 /// Begins the rotation of a grid's authority, which its head continues.
@@ -158,12 +158,16 @@ fn rotate(config: &Path, period: Duration, json: bool) -> Result<(), Failed> {
     if period < PERIOD_MIN {
         let least = seconds(PERIOD_MIN.as_secs_f64());
         return Err(Failed::usage(format!(
-            "--period must be at least {least}: nodes learn of the other authority by then"
+            "--period must be at least {least}: nodes learn of the next authority in half of it"
         )));
     }
     let grid = grid_config(config)?;
     let dir = dir_of(config, &grid);
-    let next = Ca::begin_rotation(&ca_dir(&grid, &dir), period)?.fingerprint();
+    let next = Ca::begin_rotation(&ca_dir(&grid, &dir), period).map_err(|error| match &error {
+        TlsError::Rotating { .. } => Failed::failure(error.to_string()),
+        _ => error.into(),
+    })?;
+    let next = next.fingerprint();
     record_command(&dir, "ca rotate", &next.to_string());
     if json {
         let object = serde_json::json!({ "schema": SCHEMA, "sha256": next.to_string() });
@@ -171,11 +175,11 @@ fn rotate(config: &Path, period: Duration, json: bool) -> Result<(), Failed> {
     }
     let (half, all) = (seconds(period.as_secs_f64() / 2.0), seconds(period.as_secs_f64()));
     eprintln!(
-        "the authority {next} is trusted from now on; it issues certificates after {half}, and the \
-        former one is trusted no more after {all}"
+        "the next authority {next} is trusted from now on, and issues certificates after {half}; \
+        the old one is trusted until {all} have passed"
     );
     if HeadFile::read(&dir)?.is_none() {
-        eprintln!("no head runs here as far as this host knows: these times begin with the next");
+        eprintln!("no head runs here as far as this host knows: these times begin when one starts");
     }
     Ok(())
 }

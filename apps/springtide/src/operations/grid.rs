@@ -35,7 +35,9 @@ use springtide_runtime::config::{
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::Address;
 use springtide_runtime::net::join::JoinLimits;
-use springtide_runtime::net::tls::{Ca, Dates, NodeIdentity, NodeName, RotationStep, calendar};
+use springtide_runtime::net::tls::{
+    AuthorityReader, Ca, Dates, NodeIdentity, NodeName, RotationStep, calendar,
+};
 use springtide_runtime::private;
 use tokio::time::{Instant, Interval, interval_at};
 
@@ -484,56 +486,65 @@ fn last_line(log: &Path) -> Option<String> {
 /// The head's own certificate, issued by this process.
 pub struct HeadCertificate {
     /// Directory of the authority.
-    authority: PathBuf,
+    dir: PathBuf,
+    authority: AuthorityReader,
     validity: Duration,
     /// The trusted authorities for which it was issued last.
     trusted: String,
     dates: Option<Dates>,
-    /// The time of the next look at the authority.
-    look_at: Instant,
-    /// The time before which no new attempt is made, after a failure.
-    not_before: Option<Instant>,
+    /// The time of the next check of the authority.
+    check_at: Instant,
+    /// The time up to which a rotation has counted the time of this head.
+    counted_until: Instant,
 }
 
 /// Delay between attempts after a failure to issue the certificate.
 const ISSUE_RETRY_DELAY: Duration = Duration::from_secs(60);
-/// Interval between looks at the authority, which may be replaced.
+/// Interval between checks of the authority, which may be replaced.
 const AUTHORITY_INTERVAL: Duration = Duration::from_secs(2);
 
 impl HeadCertificate {
     /// The certificate of the head of a grid, from the authority in this directory, and its
     /// validity. Its dates are known after the first check.
-    pub fn new(authority: PathBuf, validity: Duration) -> Self {
-        let (trusted, look_at) = (String::new(), Instant::now());
-        Self { authority, validity, trusted, dates: None, look_at, not_before: None }
+    pub fn new(dir: PathBuf, validity: Duration) -> Self {
+        let (authority, now) = (AuthorityReader::new(dir.clone()), Instant::now());
+        let (trusted, dates) = (String::new(), None);
+        Self { dir, authority, validity, trusted, dates, check_at: now, counted_until: now }
     }
 
     /// Renews the certificate if it is due or its authority is replaced, and continues a rotation
     /// of the authority. Returns a new step of that. To be called often.
     ///
     /// # Errors
-    /// It cannot be issued or used; the old one stays in use.
+    /// It cannot be issued or used; the current one stays in use until a later attempt.
     pub fn renew_if_due(&mut self, head: &Head, now: i64) -> Result<Option<RotationStep>, Failed> {
         let moment = Instant::now();
-        if self.not_before.is_some_and(|at| at > moment) || self.look_at > moment {
+        if self.check_at > moment {
             return Ok(None);
         }
-        self.look_at = moment + AUTHORITY_INTERVAL;
-        let looked = self.look(head, now);
-        self.not_before = looked.is_err().then(|| moment + ISSUE_RETRY_DELAY);
-        looked
+        let checked = self.check(head, now, moment);
+        let delay = if checked.is_err() { ISSUE_RETRY_DELAY } else { AUTHORITY_INTERVAL };
+        self.check_at = moment + delay;
+        checked
     }
 
-    fn look(&mut self, head: &Head, now: i64) -> Result<Option<RotationStep>, Failed> {
-        let step = Ca::advance_rotation(&self.authority, now)?;
-        let ca = Ca::load(&self.authority)?;
+    fn check(
+        &mut self,
+        head: &Head,
+        now: i64,
+        moment: Instant,
+    ) -> Result<Option<RotationStep>, Failed> {
+        let step = Ca::advance_rotation(&self.dir, moment - self.counted_until)?;
+        self.counted_until = moment;
+        let trusted = self.authority.read()?.cert_pem().to_owned();
         let is_current = self.dates.is_some_and(|dates| !is_due(dates, 0.0, now));
-        if !is_current || self.trusted != ca.cert_pem() {
-            ca.cert_pem().clone_into(&mut self.trusted);
-            let authority = Authority::Kept(ca, self.validity);
+        if !is_current || self.trusted != trusted {
+            let authority = Authority::Kept(Ca::load(&self.dir)?, self.validity);
             let identity = authority.issue(&HEAD.into(), HEAD_CLUSTER, "head")?;
             head.renew(&identity)?;
+            // Only now: after a failure, a later check repeats this.
             self.dates = Some(identity.dates()?);
+            self.trusted = trusted;
             tracing::info!("the head's certificate is issued");
         }
         Ok(step)

@@ -286,10 +286,10 @@ async fn stay(
 fn rotation_line(step: RotationStep) -> &'static str {
     match step {
         RotationStep::Announced => {
-            "another authority is trusted from now on, and will issue certificates"
+            "the next authority is trusted from now on, and will issue certificates"
         }
-        RotationStep::Issuing => "the other authority issues certificates from now on",
-        RotationStep::Ended => "the former authority is trusted no more",
+        RotationStep::Issuing => "the next authority issues certificates from now on",
+        RotationStep::Ended => "the rotation has ended: the old authority is not trusted",
     }
 }
 

@@ -16,7 +16,8 @@ use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, SerialNumber, SignatureAlgorithm,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PublicKeyData, SerialNumber,
+    SignatureAlgorithm,
 };
 use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject as _;
@@ -28,7 +29,8 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 pub(crate) use self::enrol::pinned_config;
 pub use self::enrol::{Calendar, Fingerprint, JOIN_ALPN, NewKey, calendar, check_request};
-pub use self::rotation::RotationStep;
+use self::rotation::AuthorityFiles;
+pub use self::rotation::{AuthorityReader, RotationStep};
 use crate::id::{ClusterId, NodeId};
 use crate::private::{self, PrivateError, give_to_owner};
 
@@ -140,6 +142,8 @@ pub struct Ca {
     grid: String,
     cert_pem: String,
     key_pem: String,
+    /// Certificate of this authority by the old one, in a rotation; else empty.
+    cross_signed: String,
     issuer: Issuer<'static, KeyPair>,
     validity: Duration,
     kind: CertificateKind,
@@ -204,34 +208,28 @@ impl Ca {
     /// `Read`, `Malformed`.
     pub fn load(dir: &Path) -> Result<Self, TlsError> {
         let cert_file = dir.join(CA_CERT);
-        let (key, key_pem, certificates) = rotation::load(dir)?;
-        let own = certificates.first().map(String::as_str).unwrap_or_default();
+        let AuthorityFiles { key, key_pem, trusted, cross_signed } = rotation::load(dir)?;
+        let own = trusted.first().map(String::as_str).unwrap_or_default();
         let subject = CertificateSubject::of_pem(&cert_file, own)?;
         let issuer =
             Issuer::from_ca_cert_pem(own, key).map_err(|error| malformed(&cert_file, error))?;
-        let cert_pem = certificates.concat();
+        let cert_pem = trusted.concat();
         let (validity, kind) = (CA_VALIDITY, CertificateKind::Real);
-        Ok(Self { grid: subject.grid, cert_pem, key_pem, issuer, validity, kind })
+        Ok(Self { grid: subject.grid, cert_pem, key_pem, cross_signed, issuer, validity, kind })
     }
 
     fn make(grid: &str, validity: Duration, kind: CertificateKind) -> Result<Self, TlsError> {
         check_name("grid", grid)?;
         let key = KeyPair::generate_for(kind.algorithm())?;
-        let mut params = params(validity);
-        params.serial_number = kind.serial();
-        // Two authorities of grids of the same name must have different names. Otherwise a foreign
-        // certificate would look like one of this authority with an invalid signature.
-        let id: String =
-            params.key_identifier(&key).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-        params.distinguished_name = subject(&format!("{grid} authority {id}"), grid);
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        // Its path contains the next authority's certificate in a rotation.
+        let params = authority_params(grid, &key, validity, kind, 1);
         let cert_pem = params.self_signed(&key)?.pem();
         let key_pem = key.serialize_pem();
         Ok(Self {
             grid: grid.to_owned(),
             cert_pem,
             key_pem,
+            cross_signed: String::new(),
             issuer: Issuer::new(params, key),
             validity,
             kind,
@@ -243,7 +241,8 @@ impl Ca {
         &self.grid
     }
 
-    /// Certificate of the authority in PEM. In a rotation, that of the other authority follows.
+    /// Certificates of the trusted authorities in PEM: this one's and, in a rotation, that of the
+    /// old or next authority, which does not issue.
     pub fn cert_pem(&self) -> &str {
         &self.cert_pem
     }
@@ -542,6 +541,27 @@ fn params(validity: Duration) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.not_before = (now - BACKDATE).into();
     params.not_after = (now + validity).into();
+    params
+}
+
+/// The contents of a certificate of an authority of a grid with this key. Its paths have at most
+/// `path_len` further authorities.
+fn authority_params(
+    grid: &str,
+    key: &impl PublicKeyData,
+    validity: Duration,
+    kind: CertificateKind,
+    path_len: u8,
+) -> CertificateParams {
+    let mut params = params(validity);
+    params.serial_number = kind.serial();
+    // Two authorities of grids of the same name must have different names. Otherwise a foreign
+    // certificate would look like one of this authority with an invalid signature.
+    let id: String =
+        params.key_identifier(key).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    params.distinguished_name = subject(&format!("{grid} authority {id}"), grid);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(path_len));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params
 }
 

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
-    CertificateParams, CertificateSigningRequestParams, DistinguishedName, ExtendedKeyUsagePurpose,
-    KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PublicKey, PublicKeyData,
-    SanType,
+    Certificate, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
+    ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ED25519,
+    PublicKey, PublicKeyData, SanType,
 };
 use ring::digest::{SHA256, digest};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -162,7 +162,7 @@ impl Ca {
     }
 
     /// Signs a certificate for the public key of a request; all other contents of the request are
-    /// ignored.
+    /// ignored. In a rotation, a cross-signed certificate of this authority follows in the text.
     ///
     /// `name` identifies the owner. The certificate is valid from an hour before `now` (seconds
     /// since 1970) to `validity` after it.
@@ -179,7 +179,13 @@ impl Ca {
     ) -> Result<String, TlsError> {
         let key = key_of(request)?;
         let params = self.leaf(name, validity, now)?;
-        Ok(params.signed_by(&key, &self.issuer)?.pem())
+        Ok(self.with_chain(&params.signed_by(&key, &self.issuer)?))
+    }
+
+    /// A certificate of this authority in PEM. In a rotation, the authority's own certificate by
+    /// the old authority follows, for peers that trust only that one.
+    fn with_chain(&self, cert: &Certificate) -> String {
+        format!("{}{}", cert.pem(), self.cross_signed)
     }
 
     /// Creates a node's key and certificate as [`Ca::issue`] does, at a given time (seconds since
@@ -202,7 +208,7 @@ impl Ca {
         Ok(NodeIdentity {
             name,
             grid: self.grid.clone(),
-            cert_pem: cert.pem(),
+            cert_pem: self.with_chain(&cert),
             key_pem: key.serialize_pem(),
             ca_pem: self.cert_pem.clone(),
         })
@@ -284,6 +290,22 @@ impl NodeIdentity {
             return Err(malformed(none, format!("they are of grid {grid}, not {}", self.grid)));
         }
         Self::of_parts(&self.cert_pem, &self.key_pem, ca_pem)
+    }
+
+    /// Whether the first of the trusted authorities, which issues now, issued the certificate.
+    ///
+    /// # Errors
+    /// `Malformed`.
+    pub fn is_of_issuing_authority(&self) -> Result<bool, TlsError> {
+        let none = Path::new("");
+        let first = |pem: &str| -> Result<_, TlsError> {
+            let found = certificates(none, pem)?.into_iter().next();
+            found.ok_or_else(|| malformed(none, "it holds no certificate"))
+        };
+        let (leaf, authority) = (first(&self.cert_pem)?, first(&self.ca_pem)?);
+        let parse = |der| X509Certificate::from_der(der).map_err(|error| malformed(none, error));
+        let ((_, leaf), (_, authority)) = (parse(&leaf)?, parse(&authority)?);
+        Ok(leaf.issuer().as_raw() == authority.subject().as_raw())
     }
 
     /// Writes the certificate and those of the authorities, each atomically, next to its existing

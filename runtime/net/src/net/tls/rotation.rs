@@ -1,32 +1,37 @@
-//! Rotation of an authority: another key and certificate replace those of a grid that runs.
+//! Rotation of an authority: the next key and certificate replace the old ones of a grid that runs.
 //!
 //! ```text
-//! DIR/ca.pem         the trusted certificates: the issuing one and, in a rotation, the other one
-//! DIR/ca.key         the key of the issuing authority
-//! DIR/next.key       the key of the next authority, before it issues
-//! DIR/rotation.json  the period of the rotation, and the time of its last step
+//! DIR/ca.pem            certificates of the trusted authorities, the issuing one's first
+//! DIR/ca.key            key of the issuing authority
+//! DIR/next.key          key of the next authority, before it issues
+//! DIR/cross-signed.pem  certificate of the next authority by the old one, while both are trusted
+//!                       and the next one issues
+//! DIR/rotation.json     period of the rotation, and elapsed time of the present step
 //! ```
 //!
 //! First all processes learn to trust the next certificate. After half of the period the next
-//! authority issues, and they get new certificates. After the other half the old one is trusted no
-//! more. The change of the issuing key is one rename: the certificate in `ca.pem` that fits the key
-//! is the issuing one. A crash between two writes repeats or delays a step. Independent of the
-//! distribution of certificates.
+//! authority issues, and they get new certificates. These contain the cross-signed certificate, so
+//! that a process that was away and trusts only the old authority accepts them. After the other
+//! half the old authority is not trusted. The change of the issuing key is one rename: the
+//! certificate in `ca.pem` that fits the key is the issuing one. A crash between two writes repeats
+//! or delays a step. Independent of the distribution of certificates.
 
 use std::fs;
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
 
-use rcgen::{KeyPair, PublicKeyData as _};
+use rcgen::{KeyPair, PublicKeyData};
 use serde::{Deserialize, Serialize};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::{
-    CA_CERT, CA_KEY, CA_VALIDITY, Ca, CertificateKind, PUBLIC, SECRET, TlsError, certificates,
-    malformed, read, read_key, write,
+    CA_CERT, CA_KEY, CA_VALIDITY, Ca, CertificateKind, NODE_VALIDITY, PUBLIC, SECRET, TlsError,
+    authority_params, certificates, malformed, read, read_key, write,
 };
 
 const NEXT_KEY: &str = "next.key";
+const CROSS_SIGNED: &str = "cross-signed.pem";
 const ROTATION: &str = "rotation.json";
 const END: &str = "-----END CERTIFICATE-----";
 
@@ -35,9 +40,9 @@ const END: &str = "-----END CERTIFICATE-----";
 pub enum RotationStep {
     /// Both authorities are trusted, and the old one issues.
     Announced,
-    /// Both authorities are trusted, and the new one issues.
+    /// Both authorities are trusted, and the next one issues.
     Issuing,
-    /// Only the new one is trusted: the rotation has ended.
+    /// Only the next one is trusted: the rotation has ended.
     Ended,
 }
 
@@ -45,13 +50,22 @@ pub enum RotationStep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct RotationState {
     period_s: u64,
-    /// Time since which a head has executed the present step; absent: none has seen it.
-    since_unix_s: Option<i64>,
+    /// Time for which heads have run in the present step; absent: no head has seen it.
+    elapsed_ms: Option<u64>,
 }
 
 /// The certificates of a PEM text, each as a text.
 fn split(pem: &str) -> impl Iterator<Item = &str> {
     pem.split_inclusive(END).map(str::trim_start).filter(|part| part.ends_with(END))
+}
+
+/// Whether the first certificate of a PEM text is for this key.
+fn is_for_key(file: &Path, pem: &str, key: &KeyPair) -> Result<bool, TlsError> {
+    let der = certificates(file, pem)?;
+    Ok(der.first().is_some_and(|der| {
+        X509Certificate::from_der(der)
+            .is_ok_and(|(_, cert)| cert.public_key().raw == key.subject_public_key_info())
+    }))
 }
 
 /// Puts the certificate of a key first.
@@ -61,12 +75,8 @@ fn split(pem: &str) -> impl Iterator<Item = &str> {
 pub(super) fn issuer_first(file: &Path, pem: &str, key: &KeyPair) -> Result<Vec<String>, TlsError> {
     let (mut own, mut others) = (Vec::new(), Vec::new());
     for part in split(pem) {
-        let der = certificates(file, part)?;
-        let fits = der.first().is_some_and(|der| {
-            X509Certificate::from_der(der)
-                .is_ok_and(|(_, cert)| cert.public_key().raw == key.subject_public_key_info())
-        });
-        if fits { own.push(format!("{part}\n")) } else { others.push(format!("{part}\n")) }
+        let side = if is_for_key(file, part, key)? { &mut own } else { &mut others };
+        side.push(format!("{part}\n"));
     }
     if own.is_empty() {
         return Err(malformed(file, "it has no certificate of the key in ca.key"));
@@ -75,16 +85,14 @@ pub(super) fn issuer_first(file: &Path, pem: &str, key: &KeyPair) -> Result<Vec<
     Ok(own)
 }
 
-/// The step after the present one, if it is due. `now` is in seconds since 1970.
-fn next_step(step: RotationStep, state: RotationState, now: i64) -> Option<RotationStep> {
-    let since = state.since_unix_s?;
-    let half = i64::try_from(state.period_s / 2).unwrap_or(i64::MAX);
+/// The step after the present one, if heads have run for half of the period in the present one.
+fn next_step(step: RotationStep, period: Duration, elapsed: Duration) -> Option<RotationStep> {
     let next = match step {
         RotationStep::Announced => RotationStep::Issuing,
         RotationStep::Issuing => RotationStep::Ended,
         RotationStep::Ended => return None,
     };
-    (now >= since.saturating_add(half)).then_some(next)
+    (elapsed >= period / 2).then_some(next)
 }
 
 impl Ca {
@@ -101,8 +109,7 @@ impl Ca {
         write(&dir.join(NEXT_KEY), &next.key_pem, SECRET)?;
         let issuer = split(old.cert_pem()).next().unwrap_or_default();
         write(&dir.join(CA_CERT), &format!("{issuer}\n{}", next.cert_pem), PUBLIC)?;
-        let state = RotationState { period_s: period.as_secs(), since_unix_s: None };
-        write_state(dir, state)?;
+        write_state(dir, RotationState { period_s: period.as_secs(), elapsed_ms: None })?;
         Ok(next)
     }
 
@@ -115,39 +122,67 @@ impl Ca {
         Some(if is_announced { RotationStep::Announced } else { RotationStep::Issuing })
     }
 
-    /// Executes the next step of a rotation, if it is due at this time (seconds since 1970). Only
-    /// the grid's head calls it: the time of a step counts while a head runs that knows it.
+    /// Adds the time since the last call, in which the grid's head ran, to the present step of a
+    /// rotation. Executes the next step if it is due, and returns a step that begins. The first
+    /// call in a rotation returns `Announced` and adds no time.
     ///
     /// # Errors
-    /// `Read`, `Malformed`, `Write`: a later call repeats the step.
-    pub fn advance_rotation(dir: &Path, now: i64) -> Result<Option<RotationStep>, TlsError> {
+    /// `Read`, `Malformed`, `Write`: a later call repeats the step, and must add this time again.
+    pub fn advance_rotation(dir: &Path, ran: Duration) -> Result<Option<RotationStep>, TlsError> {
         let Some(step) = Self::rotation(dir) else { return Ok(None) };
         let file = dir.join(ROTATION);
         let text = read(&file, "remove it to end the rotation")?;
         let state: RotationState =
             serde_json::from_str(&text).map_err(|error| malformed(&file, error))?;
-        if state.since_unix_s.is_none() {
-            write_state(dir, RotationState { since_unix_s: Some(now), ..state })?;
+        let Some(elapsed_ms) = state.elapsed_ms else {
+            write_state(dir, RotationState { elapsed_ms: Some(0), ..state })?;
             return Ok(Some(step));
-        }
-        let Some(next) = next_step(step, state, now) else { return Ok(None) };
+        };
+        let period = Duration::from_secs(state.period_s);
+        let elapsed = Duration::from_millis(elapsed_ms).saturating_add(ran);
+        let Some(next) = next_step(step, period, elapsed) else {
+            let elapsed_ms = Some(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
+            write_state(dir, RotationState { elapsed_ms, ..state })?;
+            return Ok(None);
+        };
         match next {
             RotationStep::Announced => {}
             RotationStep::Issuing => {
-                // First, so that a crash prolongs a step and never shortens one.
-                write_state(dir, RotationState { since_unix_s: Some(now), ..state })?;
+                // The old key is lost after the rename.
+                let cross_signed = cross_sign(dir, period)?;
+                write(&dir.join(CROSS_SIGNED), &cross_signed, PUBLIC)?;
+                // Before the rename, so that a crash prolongs a step and never shortens one.
+                write_state(dir, RotationState { elapsed_ms: Some(0), ..state })?;
                 let (from, to) = (dir.join(NEXT_KEY), dir.join(CA_KEY));
                 fs::rename(from, &to).map_err(|source| TlsError::Write { file: to, source })?;
+                // Other readers of the file take the first certificate for the issuing one.
+                write(&dir.join(CA_CERT), Self::load(dir)?.cert_pem(), PUBLIC)?;
             }
             RotationStep::Ended => {
                 let ca = Self::load(dir)?;
                 let issuer = split(ca.cert_pem()).next().unwrap_or_default();
                 write(&dir.join(CA_CERT), &format!("{issuer}\n"), PUBLIC)?;
-                fs::remove_file(&file).map_err(|source| TlsError::Write { file, source })?;
+                // The state is last: while it exists, a later call repeats this step.
+                for file in [dir.join(CROSS_SIGNED), file].into_iter().filter(|file| file.exists())
+                {
+                    fs::remove_file(&file).map_err(|source| TlsError::Write { file, source })?;
+                }
             }
         }
         Ok(Some(next))
     }
+}
+
+/// The certificate of the next authority's name and key, signed by the old authority. It outlives
+/// the period, because a step lasts longer while no head runs.
+fn cross_sign(dir: &Path, period: Duration) -> Result<String, TlsError> {
+    let old = Ca::load(dir)?;
+    let file = dir.join(NEXT_KEY);
+    let next = read_key(&file, "remove rotation.json to end the rotation")?;
+    let next = KeyPair::from_pem(&next).map_err(|error| malformed(&file, error))?;
+    let validity = period.saturating_add(NODE_VALIDITY).min(CA_VALIDITY);
+    let params = authority_params(old.grid(), &next, validity, old.kind, 0);
+    Ok(params.signed_by(&next, &old.issuer)?.pem())
 }
 
 fn write_state(dir: &Path, state: RotationState) -> Result<(), TlsError> {
@@ -156,21 +191,78 @@ fn write_state(dir: &Path, state: RotationState) -> Result<(), TlsError> {
     write(&file, &text, PUBLIC)
 }
 
-/// Reads the key of an authority and its certificates, that of the key first.
-pub(super) fn load(dir: &Path) -> Result<(KeyPair, String, Vec<String>), TlsError> {
+/// The files of an authority.
+pub(super) struct AuthorityFiles {
+    pub(super) key: KeyPair,
+    pub(super) key_pem: String,
+    /// Certificates of the trusted authorities, that of the key first.
+    pub(super) trusted: Vec<String>,
+    /// Certificate of the key by the old authority in PEM; empty outside of a rotation.
+    pub(super) cross_signed: String,
+}
+
+/// Reads the key of an authority and its certificates.
+pub(super) fn load(dir: &Path) -> Result<AuthorityFiles, TlsError> {
     let mend = "make one with `springtide ca init`";
     let (cert_file, key_file) = (dir.join(CA_CERT), dir.join(CA_KEY));
     let cert_pem = read(&cert_file, mend)?;
     let key_pem = read_key(&key_file, mend)?;
     let key = KeyPair::from_pem(&key_pem).map_err(|error| malformed(&key_file, error))?;
-    let all = issuer_first(&cert_file, &cert_pem, &key)?;
-    Ok((key, key_pem, all))
+    let trusted = issuer_first(&cert_file, &cert_pem, &key)?;
+    let file = dir.join(CROSS_SIGNED);
+    let mut cross_signed = String::new();
+    if file.exists() {
+        let text = read(&file, "restore it from a backup")?;
+        // After a crash before the change of the key, it is for the next one.
+        if is_for_key(&file, &text, &key)? {
+            cross_signed = text;
+        }
+    }
+    Ok(AuthorityFiles { key, key_pem, trusted, cross_signed })
+}
+
+/// Modification times since 1970 and lengths of an authority's files; `None` for missing ones.
+type FileStamps = [Option<(Duration, u64)>; 3];
+
+/// Reads the authority in a directory, and parses its files only when they have changed.
+#[derive(Debug)]
+pub struct AuthorityReader {
+    dir: PathBuf,
+    last: Mutex<Option<(FileStamps, Arc<Ca>)>>,
+}
+
+impl AuthorityReader {
+    /// Creates a reader of the authority in this directory.
+    pub fn new(dir: PathBuf) -> Self {
+        Self { dir, last: Mutex::default() }
+    }
+
+    /// The authority as it is on disk now.
+    ///
+    /// # Errors
+    /// As [`Ca::load`].
+    pub fn read(&self) -> Result<Arc<Ca>, TlsError> {
+        let stamps = [CA_CERT, CA_KEY, CROSS_SIGNED].map(|name| {
+            let found = fs::metadata(self.dir.join(name)).ok()?;
+            let modified = found.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+            Some((modified, found.len()))
+        });
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, ca)) = last.as_ref().filter(|(before, _)| *before == stamps) {
+            return Ok(Arc::clone(ca));
+        }
+        let ca = Arc::new(Ca::load(&self.dir)?);
+        *last = Some((stamps, Arc::clone(&ca)));
+        Ok(ca)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use rustls::{ClientConnection, ServerConnection};
+
     use super::*;
-    use crate::net::tls::{NODE_VALIDITY, NodeIdentity};
+    use crate::net::tls::{Fingerprint, NodeIdentity, SERVER_NAME, calendar};
 
     const PERIOD: Duration = Duration::from_secs(100);
 
@@ -178,50 +270,168 @@ mod tests {
         Ca::load(dir).unwrap().issue(&"ams-1".into(), &"ams".into(), "node", NODE_VALIDITY).unwrap()
     }
 
-    /// Whether a process with the first identity accepts the second one.
-    fn accepts(one: &NodeIdentity, other: &NodeIdentity) -> bool {
-        let none = Path::new("");
-        let roots = certificates(none, one.pem()[2]).unwrap();
-        let leaf = certificates(none, other.pem()[0]).unwrap();
-        let (_, leaf) = X509Certificate::from_der(&leaf[0]).unwrap();
-        roots.iter().any(|root| {
-            let (_, root) = X509Certificate::from_der(root).unwrap();
-            leaf.issuer() == root.subject()
-        })
+    fn advance(dir: &Path, ran: u64) -> Option<RotationStep> {
+        Ca::advance_rotation(dir, Duration::from_secs(ran)).unwrap()
+    }
+
+    /// Whether two processes with these identities accept each other, by a real handshake.
+    fn connect(client: &NodeIdentity, server: &NodeIdentity) -> Result<(), rustls::Error> {
+        let name = SERVER_NAME.try_into().unwrap();
+        let mut client =
+            ClientConnection::new(Arc::new(client.client_config().unwrap()), name).unwrap();
+        let mut server = ServerConnection::new(Arc::new(server.server_config().unwrap())).unwrap();
+        for _ in 0..4 {
+            let mut bytes = Vec::new();
+            while client.wants_write() {
+                client.write_tls(&mut bytes).unwrap();
+            }
+            while !bytes.is_empty() {
+                let read = server.read_tls(&mut &*bytes).unwrap();
+                bytes.drain(..read);
+                server.process_new_packets()?;
+            }
+            while server.wants_write() {
+                server.write_tls(&mut bytes).unwrap();
+            }
+            while !bytes.is_empty() {
+                let read = client.read_tls(&mut &*bytes).unwrap();
+                bytes.drain(..read);
+                client.process_new_packets()?;
+            }
+        }
+        assert!(!client.is_handshaking() && !server.is_handshaking());
+        Ok(())
+    }
+
+    fn accept_each_other(one: &NodeIdentity, other: &NodeIdentity) -> bool {
+        connect(one, other).and(connect(other, one)).is_ok()
     }
 
     #[test]
-    fn each_step_is_trusted_by_the_step_before_and_after() {
+    fn a_process_that_missed_the_first_half_is_accepted_in_the_second() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         let old = Ca::create("g", dir).unwrap();
-        let mut issued = vec![issue(dir)];
+        let before = issue(dir);
         let next = Ca::begin_rotation(dir, PERIOD).unwrap();
         assert_eq!(Ca::rotation(dir), Some(RotationStep::Announced));
         let refused = Ca::begin_rotation(dir, PERIOD).unwrap_err();
         assert!(matches!(refused, TlsError::Rotating { .. }), "{refused}");
         assert_eq!(Ca::load(dir).unwrap().fingerprint(), old.fingerprint());
-        issued.push(issue(dir));
-        let advance = |now| Ca::advance_rotation(dir, now).unwrap();
+        let announced = issue(dir);
         // The time counts from the first head that knows the step.
-        assert_eq!(advance(1000), Some(RotationStep::Announced));
-        assert_eq!(advance(1049), None);
-        assert_eq!(advance(1050), Some(RotationStep::Issuing));
+        assert_eq!(advance(dir, 1000), Some(RotationStep::Announced));
+        assert_eq!(advance(dir, 49), None);
+        assert_eq!(advance(dir, 1), Some(RotationStep::Issuing));
         assert_eq!(Ca::load(dir).unwrap().fingerprint(), next.fingerprint());
-        issued.push(issue(dir));
-        assert_eq!(advance(1099), None);
-        assert_eq!(advance(1100), Some(RotationStep::Ended));
-        assert_eq!((Ca::rotation(dir), advance(9999)), (None, None));
+        let issuing = issue(dir);
+        // One that was away trusts only the old authority, and renews its certificate.
+        assert_eq!(issuing.pem()[0].matches(END).count(), 2);
+        for one in [&before, &announced] {
+            assert!(accept_each_other(one, &issuing));
+        }
+        let ca = Ca::load(dir).unwrap();
+        let request = before.request().unwrap();
+        let renewed = ca.sign(&request, before.name(), NODE_VALIDITY, calendar()()).unwrap();
+        let renewed = before.with_certificate(&renewed).unwrap();
+        assert!(accept_each_other(&before, &renewed));
+        let renewed = renewed.with_authorities(ca.cert_pem()).unwrap();
+        assert_eq!(advance(dir, 49), None);
+        assert_eq!(advance(dir, 1), Some(RotationStep::Ended));
+        assert_eq!((Ca::rotation(dir), advance(dir, 9999)), (None, None));
         assert_eq!(Ca::load(dir).unwrap().fingerprint(), next.fingerprint());
-        issued.push(issue(dir));
-        for pair in issued.windows(2) {
-            assert!(accepts(&pair[0], &pair[1]) && accepts(&pair[1], &pair[0]));
+        assert_eq!(fs::read_dir(dir).unwrap().count(), 2);
+        let ended = issue(dir);
+        assert_eq!(ended.pem()[0].matches(END).count(), 1);
+        for one in [&issuing, &renewed] {
+            assert!(accept_each_other(one, &ended));
         }
-        assert!(!accepts(&issued[0], &issued[2]) && !accepts(&issued[3], &issued[0]));
-        for identity in &issued {
-            identity.client_config().unwrap();
-            identity.server_config().unwrap();
+        for one in [&before, &announced] {
+            assert!(connect(one, &ended).is_err() && connect(&ended, one).is_err());
         }
+    }
+
+    #[test]
+    fn a_token_of_the_old_authority_is_valid_until_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = Ca::create("g", dir.path()).unwrap().fingerprint();
+        Ca::begin_rotation(dir.path(), PERIOD).unwrap();
+        let join = |pinned: Fingerprint| {
+            let ca = Ca::load(dir.path()).unwrap();
+            let head = ca.issue(&"head".into(), &"head".into(), "head", NODE_VALIDITY).unwrap();
+            let mut client = crate::net::tls::pinned_config(pinned).unwrap();
+            client.alpn_protocols.clear();
+            let server = Arc::new(head.door_config().unwrap());
+            let name = SERVER_NAME.try_into().unwrap();
+            let mut client = ClientConnection::new(Arc::new(client), name).unwrap();
+            let mut server = ServerConnection::new(server).unwrap();
+            let mut bytes = Vec::new();
+            client.write_tls(&mut bytes).unwrap();
+            server.read_tls(&mut &*bytes).unwrap();
+            server.process_new_packets().unwrap();
+            bytes.clear();
+            while server.wants_write() {
+                server.write_tls(&mut bytes).unwrap();
+            }
+            while !bytes.is_empty() {
+                let read = client.read_tls(&mut &*bytes).unwrap();
+                bytes.drain(..read);
+                client.process_new_packets()?;
+            }
+            Ok::<_, rustls::Error>(())
+        };
+        for (ran, accepted) in [(0, true), (50, true), (50, false)] {
+            advance(dir.path(), ran);
+            assert_eq!(join(old).is_ok(), accepted, "{:?}", Ca::rotation(dir.path()));
+            join(Ca::load(dir.path()).unwrap().fingerprint()).unwrap();
+        }
+    }
+
+    #[test]
+    fn only_the_time_of_a_running_head_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        Ca::create("g", dir).unwrap();
+        // A head of an earlier version has written a date: the step begins again.
+        Ca::begin_rotation(dir, PERIOD).unwrap();
+        fs::write(dir.join(ROTATION), r#"{"period_s":100,"since_unix_s":1000}"#).unwrap();
+        assert_eq!(advance(dir, 0), Some(RotationStep::Announced));
+        assert_eq!(advance(dir, 30), None);
+        // The next head continues where the last one ended, at any later time.
+        assert_eq!(advance(dir, 0), None);
+        assert_eq!(advance(dir, 19), None);
+        assert_eq!(advance(dir, 1), Some(RotationStep::Issuing));
+    }
+
+    #[test]
+    fn a_crash_before_the_change_of_the_key_repeats_the_step() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        Ca::create("g", dir).unwrap();
+        let next = Ca::begin_rotation(dir, PERIOD).unwrap();
+        fs::write(dir.join(CROSS_SIGNED), cross_sign(dir, PERIOD).unwrap()).unwrap();
+        assert_eq!(issue(dir).pem()[0].matches(END).count(), 1);
+        for step in [RotationStep::Announced, RotationStep::Issuing] {
+            assert_eq!(advance(dir, 50), Some(step));
+        }
+        assert_eq!(issue(dir).pem()[0].matches(END).count(), 2);
+        assert_eq!(Ca::load(dir).unwrap().fingerprint(), next.fingerprint());
+    }
+
+    #[test]
+    fn a_reader_parses_files_again_when_they_change() {
+        let dir = tempfile::tempdir().unwrap();
+        Ca::create("g", dir.path()).unwrap();
+        let reader = AuthorityReader::new(dir.path().to_owned());
+        let first = reader.read().unwrap();
+        assert!(Arc::ptr_eq(&first, &reader.read().unwrap()));
+        let next = Ca::begin_rotation(dir.path(), PERIOD).unwrap().fingerprint();
+        assert_eq!(reader.read().unwrap().cert_pem().matches(END).count(), 2);
+        advance(dir.path(), 0);
+        advance(dir.path(), 50);
+        assert_eq!(reader.read().unwrap().fingerprint(), next);
+        fs::remove_file(dir.path().join(CA_KEY)).unwrap();
+        reader.read().unwrap_err();
     }
 
     #[test]
