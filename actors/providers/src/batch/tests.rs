@@ -325,8 +325,13 @@ async fn a_submission_that_fails_and_is_executed_is_cancelled() {
         };
         assert!(error.to_string().contains(word), "{error}");
     }
-    let cancelled = |system: &ScriptedSystem| system.read("queue").matches("|CA|").count();
-    system.until("all are cancelled", |system| cancelled(system) == 3).await;
+    // On a busy machine the first one may be ended before it has submitted anything.
+    let are_cancelled = |system: &ScriptedSystem| {
+        let queue = system.read("queue");
+        let submitted = queue.matches("log=").count();
+        submitted >= 2 && queue.matches("|CA|").count() == submitted
+    };
+    system.until("all are cancelled", are_cancelled).await;
     // The job of another node continues.
     assert!(system.read("queue").contains(&format!("{}|7|R|", name("vu", "vu-1"))));
     let listed = system.provider.list().await.unwrap();
