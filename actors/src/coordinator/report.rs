@@ -38,8 +38,8 @@ pub(super) async fn read_reports(
 ) {
     let progress = || root_progress.lock().unwrap_or_else(PoisonError::into_inner);
     let mut iterations = Vec::new();
-    // The phases of all iterations, and of the one that ends next.
-    let (mut phases, mut of_iteration) = (PhaseTimes::default(), None);
+    // The phases of the iteration that ends next.
+    let mut of_iteration = None;
     // Iterations of former roots.
     let mut before = 0;
     let mut last_iteration = Instant::now();
@@ -54,7 +54,7 @@ pub(super) async fn read_reports(
             }
             RootReport::Note(at, note) => (at, note),
             RootReport::Ended(end) => {
-                let (iterations, phases) = (iterations.clone(), phases.clone());
+                let (iterations, phases) = (iterations.clone(), progress().phases.clone());
                 // The coordinator lives until it has reported the end. A stopped root may restart
                 // here.
                 let _ = coordinator.send(RootEndReport { end, iterations, phases }).await;
@@ -87,8 +87,7 @@ pub(super) async fn read_reports(
                 NoteKind::Iteration { index, seconds: took.as_secs_f64() }
             }
             ProgressReport::Phases(times) => {
-                phases.add(&times);
-                progress().phases.clone_from(&phases);
+                progress().phases.add(&times);
                 of_iteration = Some(times);
                 continue;
             }

@@ -370,7 +370,7 @@ mod tests {
             let all = TestMembers::start(seed);
             all.until(10, |acting| acting.len() == 1).await;
             let first = all.acting()[0];
-            // Both live, and the witness hears both: the first one continues.
+            // Both live and reach the witness: the first one continues.
             all.cut(NAMES[0], NAMES[1], true);
             tokio::time::sleep(Duration::from_secs(20)).await;
             all.until(1, |acting| acting == [first]).await;

@@ -221,11 +221,7 @@ impl Principal {
 
     /// Whether the principal is an operator of the grid: as [`is_operator`].
     pub fn is_operator(&self) -> bool {
-        match self.role.as_deref() {
-            Some("client") => self.cluster.as_str() == HEAD_CLUSTER,
-            Some(role) => role == "head",
-            None => true,
-        }
+        has_operators_rights(self.role.as_deref(), &self.cluster)
     }
 
     /// Whether a sender speaks for this principal: with the same name, cluster and role.
@@ -267,10 +263,15 @@ pub fn is_head(from: &MessageOrigin, scheduler: Option<&NodeId>) -> bool {
 /// Commands issue these to users who can read the authority's key. On a network without
 /// certificates, every sender does.
 pub fn is_operator(from: &MessageOrigin) -> bool {
-    match from.role {
-        Some(Role::Client) => from.peer.cluster.as_str() == HEAD_CLUSTER,
-        Some(Role::Head) | None => true,
-        Some(Role::Viewer | Role::Node | Role::Site | Role::Other) => false,
+    has_operators_rights(from.role.map(role_name), &from.peer.cluster)
+}
+
+/// Whether the owner of a certificate with this role and cluster is an operator.
+fn has_operators_rights(role: Option<&str>, cluster: &ClusterId) -> bool {
+    match role {
+        Some("client") => cluster.as_str() == HEAD_CLUSTER,
+        Some(role) => role == "head",
+        None => true,
     }
 }
 

@@ -78,7 +78,7 @@ struct Export {
 pub(crate) struct Message {
     /// The receivers, by place along the curve.
     pub to: BTreeSet<usize>,
-    /// The first byte tells whether this is the last message of the step.
+    /// The first byte is 1 in the last message of the step, and 0 in others.
     pub bytes: Vec<u8>,
     /// The count of coded numbers.
     pub numbers: usize,
@@ -240,8 +240,8 @@ impl LocallyEssentialTree {
         };
         let keys: Vec<_> = all[own.clone()].iter().map(keys_of).collect();
         let branches = collect(loops, keys.len(), 1, |at| Branch::new(keys[at], setup))?;
-        let before = bodies_of(&infos[..own_blocks.start]);
-        let blocks = infos[own_blocks.clone()].iter().scan(before, |first, info| {
+        let first = bodies_of(&infos[..own_blocks.start]);
+        let blocks = infos[own_blocks.clone()].iter().scan(first, |first, info| {
             *first += info.bodies as usize;
             Some(*first - info.bodies as usize..*first)
         });
@@ -250,6 +250,10 @@ impl LocallyEssentialTree {
         let subscribers_of = |slot: usize| {
             if is_sorted { subscribers[of_slot(cuts, slot)].to_vec() } else { Vec::new() }
         };
+        let groups = groups(slot, &clusters);
+        // Only exports refer to former ones by the bodies' numbers.
+        let numbers = domain.keys.iter().filter(|_| !groups.is_empty()).map(|(_, number)| *number);
+        let before = PreviousViews { numbers: numbers.collect(), ..previous };
         Ok(Self {
             firsts,
             slot,
@@ -262,7 +266,7 @@ impl LocallyEssentialTree {
             holders,
             others: BTreeMap::new(),
             versions: BTreeMap::new(),
-            groups: groups(slot, &clusters),
+            groups,
             clusters,
             advanced: BTreeMap::new(),
             replaced: BTreeMap::new(),
@@ -279,10 +283,7 @@ impl LocallyEssentialTree {
             costs: infos[own_blocks].iter().map(|info| info.cost).collect(),
             other_cost: 0.0,
             spare: None,
-            before: PreviousViews {
-                numbers: domain.keys.iter().map(|(_, number)| *number).collect(),
-                ..previous
-            },
+            before,
         })
     }
 
@@ -527,27 +528,28 @@ impl LocallyEssentialTree {
             }
         }
         let others = self.others.range_mut(roots.clone());
-        let mut received: Vec<_> =
-            others.filter_map(|(root, other)| Some((parts.remove(root)?, *root, other))).collect();
+        let mut received: Vec<_> = others
+            .filter_map(|(root, other)| Some((*root, other, parts.remove(root)?, false)))
+            .collect();
         if !parts.is_empty() {
             return Err(unsound().into());
         }
-        let mut is_sound = vec![false; received.len()];
-        let mut pairs: Vec<_> = received.iter_mut().zip(&mut is_sound).collect();
-        loops.parallel_chunks(&mut pairs, 1, |_, pairs| {
-            for ((part, _, other), is_sound) in pairs {
-                **is_sound = other.decode(part, setup).is_some() && part.is_empty();
+        loops.parallel_chunks(&mut received, 1, |_, received| {
+            for (_, other, part, is_sound) in received {
+                *is_sound = other.decode(part, setup).is_some() && part.is_empty();
             }
         })?;
+        if received.iter().any(|(.., is_sound)| !is_sound) {
+            return Err(unsound().into());
+        }
         let mut sum = [0; 3];
-        for (_, root, other) in &received {
+        for (root, other, ..) in &received {
             sum = added(sum, other, setup);
             if self.outdated.remove(root) {
                 self.arrived.iter_mut().for_each(|arrived| _ = arrived.insert(*root));
             }
         }
-        let is_short = *last != 0 && self.outdated.range(roots).next().is_some();
-        if is_short || is_sound.contains(&false) {
+        if *last != 0 && self.outdated.range(roots).next().is_some() {
             return Err(unsound().into());
         }
         Ok((sum, *last != 0))

@@ -15,7 +15,7 @@ use super::turns::{FirstRoot, Turns};
 use super::{Costs, Domains, EXPORT, REQUEST, ROOT_SUMS, StepContext, Units, next_place};
 use crate::forces::BYTES_A_BODY;
 use crate::shared::Setup;
-use crate::tree::BodyTree;
+use crate::tree::{BodyTree, first_of};
 
 /// Blocks for each thread between two looks for messages. More leave threads without work for a
 /// smaller part of the time, and messages wait longer: some milliseconds.
@@ -310,14 +310,12 @@ fn accept(
     blocks: &[Vec<u8>],
 ) -> Result<Vec<f64>, Stop> {
     let mut potential = vec![0.0; domain.len()];
-    let mut rest = (&mut domain.acceleration[..], &mut potential[..]);
+    let (mut accelerations, mut depths) = (&mut domain.acceleration[..], &mut potential[..]);
     let mut pieces = Vec::new();
     for blocks in blocks.chunks(BLOCKS_PER_PIECE) {
         let bodies = blocks.iter().map(Vec::len).sum::<usize>() / BYTES_A_BODY;
-        let (accelerations, after) = std::mem::take(&mut rest.0).split_at_mut(bodies);
-        let (depths, after_depths) = std::mem::take(&mut rest.1).split_at_mut(bodies);
-        rest = (after, after_depths);
-        pieces.push((blocks, accelerations, depths));
+        let own = (first_of(&mut accelerations, bodies), first_of(&mut depths, bodies));
+        pieces.push((blocks, own.0, own.1));
     }
     at.clock.parallel_chunks(&mut pieces, 1, |_, pieces| {
         for (blocks, accelerations, depths) in pieces {

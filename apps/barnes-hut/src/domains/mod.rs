@@ -485,12 +485,12 @@ mod tests {
         (outcome.checksum, outcome.result, said)
     }
 
-    /// Runs with one process for each of so many threads.
+    /// Runs with this number of processes, each on a thread of its own.
     fn run(job: &BarnesHut, threads: usize) -> Output {
         run_job(PlacedJob { job: job.clone(), placement: Placement::EachThread }, threads)
     }
 
-    /// Runs with one process that has so many threads.
+    /// Runs with one process that has this number of threads.
     fn run_shared(job: &BarnesHut, threads: usize) -> Output {
         run_job(job.clone(), threads)
     }

@@ -27,7 +27,7 @@ use crate::loops::BODIES_PER_PIECE;
 use crate::options::BarnesHut;
 use crate::partial::{BlockInfo, Subscriber, around, bodies_of, joined, merged, pieces};
 use crate::shared::Setup;
-use crate::tree::{LEVELS, agreeing, corner, morton};
+use crate::tree::{LEVELS, agreeing, corner, first_of, morton};
 
 /// Pieces of blocks in one piece of a loop.
 const PIECES_PER_PIECE: usize = 64;
@@ -192,7 +192,7 @@ fn set_costs<L: ParallelLoops>(
     let mut rest = bodies;
     let mut each = Vec::with_capacity(blocks.len());
     for (info, cost) in blocks.iter().zip(costs) {
-        let own = rest.split_off_mut(..(info.bodies as usize).min(rest.len())).unwrap_or_default();
+        let own = first_of(&mut rest, info.bodies as usize);
         each.push((own, cost / info.bodies.max(1) as f32));
     }
     loops.parallel_chunks(&mut each, PIECES_PER_PIECE, |_, blocks| {

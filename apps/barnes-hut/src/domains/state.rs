@@ -229,7 +229,7 @@ impl Domain {
         Ok(())
     }
 
-    /// Encodes the bodies of other places along the curve, of so many, for each of these places.
+    /// Encodes the bodies that belong to other places along the curve, for each of the `slots`.
     /// [`sorted`](Self::sorted) then removes them. `holder` returns the place of a body's process
     /// from its index and key; `slot` is the own place. Accelerations are in units of `pull`.
     pub(crate) fn part<L: ParallelLoops>(

@@ -47,7 +47,7 @@ impl Turns {
         Self { first: ends.collect(), order }
     }
 
-    /// The next blocks, at most so many, after this number of blocks. They end where results have
+    /// The next blocks, at most `most`, after this number of blocks. They end where results have
     /// to be sent.
     pub(crate) fn blocks(&self, done: usize, most: usize) -> &[usize] {
         let mut end = done.saturating_add(most).min(self.order.len());

@@ -10,7 +10,9 @@ use super::blocks::{BlockInfo, octants};
 use super::branch::Branch;
 use super::view::RemoteBranch;
 use crate::shared::Setup;
-use crate::tree::{ABSENT, BodyTree, CellContents, CellSums, Cells, Graft, TreePart, agreeing};
+use crate::tree::{
+    ABSENT, BodyTree, CellContents, CellSums, Cells, Graft, TreePart, agreeing, first_of,
+};
 
 /// Assembles a tree from the present data; the memory is that of a tree `before`, if there is one.
 ///
@@ -86,7 +88,7 @@ pub(crate) fn assemble<L: ParallelLoops>(
     let mut rest = &mut stored[links.len()..];
     let mut indices = Vec::with_capacity(data.len());
     for data in &data {
-        indices.push(rest.split_off_mut(..data.graft.cells.links.len() - 1).unwrap_or_default());
+        indices.push(first_of(&mut rest, data.graft.cells.links.len() - 1));
     }
     let index = |data: &RootData<'_>, cell: usize| match data.stored {
         None => data.begin + data.graft.cells.links[cell].first,
@@ -105,8 +107,7 @@ pub(crate) fn assemble<L: ParallelLoops>(
     let mut rest = &mut points[..];
     let mut copies = Vec::with_capacity(data.len());
     for data in &data {
-        let to = rest.split_off_mut(..data.points.len()).unwrap_or_default();
-        copies.push((to, data.points));
+        copies.push((first_of(&mut rest, data.points.len()), data.points));
     }
     loops.parallel_chunks(&mut copies, 1, |_, copies| {
         copies.iter_mut().for_each(|(to, from)| to.copy_from_slice(from));

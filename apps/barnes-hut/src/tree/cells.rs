@@ -82,7 +82,7 @@ impl Graft<'_> {
 }
 
 /// Removes the first items of a slice, up to this number.
-pub(super) fn first_of<'a, T>(all: &mut &'a mut [T], count: usize) -> &'a mut [T] {
+pub(crate) fn first_of<'a, T>(all: &mut &'a mut [T], count: usize) -> &'a mut [T] {
     all.split_off_mut(..count.min(all.len())).unwrap_or_default()
 }
 
@@ -277,10 +277,9 @@ impl Cells {
         let mut columns = [x, y, z, open_below, never_below].map(|column| &mut column[..count]);
         for points in points.chunks_mut(CELLS_PER_PIECE) {
             let length = points.len();
-            let quads = quads.split_off_mut(..length.min(quads.len()));
-            let columns = columns.each_mut().map(|column| column.split_off_mut(..length));
-            let columns = columns.map(Option::unwrap_or_default);
-            chunks.push(Values { points, quads: quads.unwrap_or_default(), columns });
+            let quads = first_of(&mut quads, length);
+            let columns = columns.each_mut().map(|column| first_of(column, length));
+            chunks.push(Values { points, quads, columns });
         }
         loops.parallel_chunks(&mut chunks, 1, |chunk, values| {
             for Values { points, quads, columns } in values {

@@ -18,7 +18,7 @@ use std::ops::Range;
 use springtide_runtime::work::{ParallelLoops, Sequential, collect};
 
 pub(crate) use self::build::{Builder, GROUPS_A_BLOCK};
-pub(crate) use self::cells::{CellContents, Cells, Graft};
+pub(crate) use self::cells::{CellContents, Cells, Graft, first_of};
 pub(crate) use self::keys::{
     LEVELS, SortScratch, Sorted, agreeing, corner, morton, sort, sorted_pairs,
 };

@@ -37,7 +37,7 @@ pub trait Program: Clone + Serialize + DeserializeOwned + Send + 'static {
     /// which is saved and restored.
     type State: Serialize + DeserializeOwned;
 
-    /// The distribution of the state: it tells each process what all processes hold.
+    /// The distribution of the state: each process receives it, and so knows what all hold.
     type Layout: Clone + Debug + PartialEq + Serialize + DeserializeOwned;
 
     /// The number of steps, the same at each call and on each node.

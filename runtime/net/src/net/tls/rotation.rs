@@ -259,7 +259,7 @@ impl AuthorityReader {
 
 #[cfg(test)]
 mod tests {
-    use rustls::{ClientConnection, ServerConnection};
+    use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 
     use super::*;
     use crate::net::tls::{Fingerprint, NodeIdentity, SERVER_NAME, calendar};
@@ -274,30 +274,35 @@ mod tests {
         Ca::advance_rotation(dir, Duration::from_secs(ran)).unwrap()
     }
 
+    /// Passes what one end of a connection has to send to the other end.
+    fn deliver(from: &mut Connection, to: &mut Connection) -> Result<(), rustls::Error> {
+        let mut bytes = Vec::new();
+        while from.wants_write() {
+            from.write_tls(&mut bytes).unwrap();
+        }
+        while !bytes.is_empty() {
+            let read = to.read_tls(&mut &*bytes).unwrap();
+            bytes.drain(..read);
+            to.process_new_packets()?;
+        }
+        Ok(())
+    }
+
+    /// The ends of a new connection.
+    fn ends(client: ClientConfig, server: ServerConfig) -> [Connection; 2] {
+        let name = SERVER_NAME.try_into().unwrap();
+        let client = ClientConnection::new(Arc::new(client), name).unwrap();
+        let server = ServerConnection::new(Arc::new(server)).unwrap();
+        [client.into(), server.into()]
+    }
+
     /// Whether two processes with these identities accept each other, by a real handshake.
     fn connect(client: &NodeIdentity, server: &NodeIdentity) -> Result<(), rustls::Error> {
-        let name = SERVER_NAME.try_into().unwrap();
-        let mut client =
-            ClientConnection::new(Arc::new(client.client_config().unwrap()), name).unwrap();
-        let mut server = ServerConnection::new(Arc::new(server.server_config().unwrap())).unwrap();
+        let (client, server) = (client.client_config().unwrap(), server.server_config().unwrap());
+        let [mut client, mut server] = ends(client, server);
         for _ in 0..4 {
-            let mut bytes = Vec::new();
-            while client.wants_write() {
-                client.write_tls(&mut bytes).unwrap();
-            }
-            while !bytes.is_empty() {
-                let read = server.read_tls(&mut &*bytes).unwrap();
-                bytes.drain(..read);
-                server.process_new_packets()?;
-            }
-            while server.wants_write() {
-                server.write_tls(&mut bytes).unwrap();
-            }
-            while !bytes.is_empty() {
-                let read = client.read_tls(&mut &*bytes).unwrap();
-                bytes.drain(..read);
-                client.process_new_packets()?;
-            }
+            deliver(&mut client, &mut server)?;
+            deliver(&mut server, &mut client)?;
         }
         assert!(!client.is_handshaking() && !server.is_handshaking());
         Ok(())
@@ -361,24 +366,9 @@ mod tests {
             let head = ca.issue(&"head".into(), &"head".into(), "head", NODE_VALIDITY).unwrap();
             let mut client = crate::net::tls::pinned_config(pinned).unwrap();
             client.alpn_protocols.clear();
-            let server = Arc::new(head.door_config().unwrap());
-            let name = SERVER_NAME.try_into().unwrap();
-            let mut client = ClientConnection::new(Arc::new(client), name).unwrap();
-            let mut server = ServerConnection::new(server).unwrap();
-            let mut bytes = Vec::new();
-            client.write_tls(&mut bytes).unwrap();
-            server.read_tls(&mut &*bytes).unwrap();
-            server.process_new_packets().unwrap();
-            bytes.clear();
-            while server.wants_write() {
-                server.write_tls(&mut bytes).unwrap();
-            }
-            while !bytes.is_empty() {
-                let read = client.read_tls(&mut &*bytes).unwrap();
-                bytes.drain(..read);
-                client.process_new_packets()?;
-            }
-            Ok::<_, rustls::Error>(())
+            let [mut client, mut server] = ends(client, head.door_config().unwrap());
+            deliver(&mut client, &mut server).unwrap();
+            deliver(&mut server, &mut client)
         };
         for (ran, accepted) in [(0, true), (50, true), (50, false)] {
             advance(dir.path(), ran);
