@@ -1,6 +1,4 @@
-//! `workflow check`: what is in workflows' files.
-//!
-//! Must not know how workflows are planned.
+//! `workflow check`: reads workflows and prints a summary of each. Independent of planning.
 
 use std::path::PathBuf;
 
@@ -12,7 +10,7 @@ use springtide_cli::print::print;
 
 use super::{Read, ReadArgs, Summary, place, read, shown};
 
-/// So many kinds of tasks are told to people.
+/// Maximum number of kinds of tasks in the text.
 const KINDS_SHOWN: usize = 12;
 
 /// Options of `workflow check`.
@@ -31,21 +29,21 @@ pub struct CheckArgs {
     toml: bool,
 }
 
-/// Does it. All files are looked at, whatever is wrong with one.
+/// Executes `workflow check`. An error in one file does not end the check of the others.
 ///
 /// # Errors
-/// A file cannot be read, or is no workflow: all such, with their places.
+/// Some files cannot be read, or are not workflows: all of them, with positions.
 pub fn check(args: &CheckArgs) -> Result<(), Failed> {
     let overrides = args.reading.overrides().map_err(Failed::usage)?;
     let (mut text, mut results, mut errors) = (String::new(), Vec::new(), Vec::new());
     for file in &args.files {
-        let told = read(file, args.reading.format, &overrides)
+        let checked = read(file, args.reading.format, &overrides)
             .map_err(|error| (error.place.at, error.to_string()));
-        let told = told.and_then(|read| match Summary::of(&read) {
+        let checked = checked.and_then(|read| match Summary::of(&read) {
             Ok(summary) => Ok((read, summary)),
             Err(error) => Err((None, format!("{}: {error}", file.display()))),
         });
-        match told {
+        match checked {
             Ok((read, summary)) => {
                 results.push(object(&read, &summary));
                 if args.toml {
@@ -85,7 +83,7 @@ fn object(read: &Read, summary: &Summary) -> Value {
     })
 }
 
-/// For people.
+/// The summary as text.
 fn words(read: &Read, summary: &Summary) -> String {
     let format = read.format.map_or_else(String::new, |format| format!(" ({format})"));
     let count = |n: usize| number(n as u64);
@@ -104,7 +102,7 @@ fn words(read: &Read, summary: &Summary) -> String {
         1 => "each on one processor".to_owned(),
         most => format!("tasks of up to {most} processors"),
     };
-    // What is little is told in seconds, all of it alike.
+    // Small amounts are shown in seconds, in one unit for all lines.
     let little = summary.kinds.iter().map(|kind| kind.processor_hours).sum::<f64>() < 1.0;
     let took = |hours: f64| {
         if little {
@@ -148,7 +146,7 @@ fn words(read: &Read, summary: &Summary) -> String {
     text
 }
 
-/// A share in percent: what is little is not told as none, nor what lacks little as all.
+/// A share in percent. A small share does not round to 0 %, nor a large one to 100 %.
 pub fn percent(share: f64) -> String {
     match share * 100.0 {
         little if little > 0.0 && little < 1.0 => "<1 %".to_owned(),
@@ -157,7 +155,7 @@ pub fn percent(share: f64) -> String {
     }
 }
 
-/// A number with four digits.
+/// A number with four significant digits.
 pub fn round(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();

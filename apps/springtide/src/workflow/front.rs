@@ -1,6 +1,4 @@
-//! The front of a plan as a figure and a table: its points, and which of them each trade-off takes.
-//!
-//! Must not know where tasks run.
+//! The Pareto front of a plan as a figure and a table, with the point that each trade-off selects.
 
 use std::fmt::Write as _;
 
@@ -11,12 +9,12 @@ use springtide_simulator::figure::{COLOURS, FigureError, draw_figure, drawing_er
 use springtide_simulator::provisioning::figures::{Axes, chart};
 use springtide_simulator::workload::figures::quoted;
 
-use super::kept::Planned;
+use super::artefacts::PlanReport;
 use super::planning::{Plan, TRADE_OFFS, trade_off};
 use crate::operations::offers::Offers;
 use springtide_figures::canvas::{plain, unit};
 
-/// The trade-offs that take a point, such as `0-0.3 0.5`; empty if none does.
+/// The trade-offs that select a point, such as `0-0.3 0.5`; empty if none does.
 pub fn taken_by(plan: &Plan, at: usize) -> String {
     let takes = |number: usize| number < TRADE_OFFS && plan.takes[number] == at;
     let mut parts = Vec::new();
@@ -35,7 +33,7 @@ pub fn taken_by(plan: &Plan, at: usize) -> String {
     parts.join(" ")
 }
 
-/// What costs of a front's points are told in: in a figure, above a table's column, and how much of the offers' prices that is.
+/// The unit of costs: for a figure, for the head of a table's column, and in units of the offers.
 pub fn unit_of_cost(plan: &Plan, offers: &Offers) -> (&'static str, &'static str, f64) {
     let dearest = plan.front.points().last().map_or(0.0, |point| point.objectives.cost);
     match offers.is_plainly_priced() {
@@ -45,11 +43,12 @@ pub fn unit_of_cost(plan: &Plan, offers: &Offers) -> (&'static str, &'static str
     }
 }
 
-/// All points, the cheapest first: cost, makespan in seconds, how many slots, the trade-offs that take it, and whether it is the plan.
+/// All points as a table, the cheapest first: cost, makespan in seconds, number of slots, the
+/// trade-offs that select it, and whether it is the plan.
 pub fn csv(plan: &Plan) -> String {
     let mut text = "cost,makespan_s,slots,trade_offs,taken\n".to_owned();
     for (at, point) in plan.front.points().iter().enumerate() {
-        // A String takes whatever is written.
+        // Writing to a `String` does not fail.
         let _ = writeln!(
             text,
             "{},{},{},{},{}",
@@ -63,12 +62,12 @@ pub fn csv(plan: &Plan) -> String {
     text
 }
 
-/// All points, with the trade-offs that take them and what the plan has to hold to.
+/// All points as a figure, with the trade-offs that select them and the plan's constraints.
 ///
 /// # Errors
-/// It cannot be drawn.
-pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
-    let Planned { plan, offers, wish, .. } = *planned;
+/// The figure cannot be drawn.
+pub fn svg(planned: &PlanReport<'_>) -> Result<String, FigureError> {
+    let PlanReport { plan, offers, request, .. } = *planned;
     let points = plan.front.points();
     let longest = points.iter().map(|point| seconds(point.objectives.makespan)).fold(0.0, f64::max);
     let (name, length) = unit(longest);
@@ -105,8 +104,8 @@ pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
             .label("plans")
             .legend(move |(x, y)| Circle::new((x + 7, y), 3, blue.filled()));
         let lines = [
-            (wish.constraint.deadline.map(|most| seconds(most) / length), true, "deadline"),
-            (wish.constraint.budget.map(|most| most / by), false, "budget"),
+            (request.constraint.deadline.map(|most| seconds(most) / length), true, "deadline"),
+            (request.constraint.budget.map(|most| most / by), false, "budget"),
         ];
         for (most, across, label) in lines {
             let Some(most) = most else { continue };
@@ -149,9 +148,9 @@ pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
             .label("the plan")
             .legend(move |(x, y)| Circle::new((x + 7, y), 5, red.stroke_width(3)));
         legend(&mut chart, SeriesLabelPosition::UpperRight)?;
-        // Labels where there is room: beside their point, and not over another.
+        // Each label is next to its point and overlaps no other.
         let pixels: Vec<(i32, i32)> = all.iter().map(|point| chart.backend_coord(point)).collect();
-        // The legend's corner is taken, and so are the lines of what was asked for.
+        // The legend and the lines of the constraints also take space.
         let mut taken: Vec<[i32; 4]> = vec![[620, 30, 860, 140]];
         for (most, across, _) in lines {
             let Some(most) = most else { continue };
@@ -194,7 +193,7 @@ pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
     })
 }
 
-/// What is shown of values: all of them with some room, from 0 where that is not far.
+/// The range of an axis: all values with a margin, from 0 where the values are close to it.
 fn range(values: impl Iterator<Item = f64> + Clone) -> std::ops::Range<f64> {
     let least = values.clone().fold(f64::INFINITY, f64::min).min(1e300);
     let most = values.fold(0.0, f64::max);

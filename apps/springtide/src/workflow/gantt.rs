@@ -1,6 +1,8 @@
-//! Figures of a schedule: hosts (which processors run what, what is paid and not used) and tasks (when each waits and runs).
+//! Gantt charts of a schedule: hosts (the tasks of each processor, and unused time that is paid)
+//! and tasks (when each waits and runs).
 //!
-//! Must not know how a plan is found. Of more processors and tasks than single boxes are seen of, shares over time are drawn.
+//! Up to [`TASKS_MAX`] tasks and [`ROWS_MAX`] processors are drawn as boxes. Beyond that the charts
+//! show shares over time.
 
 use std::collections::BTreeMap;
 
@@ -10,39 +12,40 @@ use springtide_actors::policy::provisioning::{Dag, Time, seconds};
 use springtide_cli::format as report;
 use springtide_simulator::figure::{FigureError, draw_figure};
 
+use super::artefacts::PlanReport;
 use super::check::percent;
-use super::kept::Planned;
 use super::processors::Span;
 use springtide_figures::canvas::{
     BOTTOM, Canvas, KINDS, LegendEntry, LegendSymbol, PART, TOP, WASTE, WHOLE, colour, label_room,
     means, short,
 };
 
-/// Of more tasks single boxes are not drawn.
+/// Maximum number of tasks that are drawn as boxes.
 const TASKS_MAX: usize = 2000;
-/// Nor of more processors.
+/// Maximum number of processors with boxes.
 const ROWS_MAX: u32 = 150;
-/// Nor where the figure would be larger than some megabyte.
+/// Maximum number of boxes, so that a figure has at most about 1 MB.
 const BOXES_MAX: usize = 8000;
-/// So many rows of shares are drawn; of more slots those of a site are one.
+/// Maximum number of rows of shares. With more slots, the slots of a site are one row.
 const BANDS_MAX: usize = 40;
-/// Of more tasks each row is a kind of tasks of a level.
+/// Maximum number of tasks with a row each. With more, a row is a kind of tasks of a level.
 const TASK_ROWS_MAX: usize = 400;
-/// Of more tasks rows are too narrow for names.
+/// Maximum number of tasks whose rows have room for names.
 const NAMED_ROWS_MAX: usize = 80;
 
 const WIDTH: u32 = 1160;
 const LEGEND: i32 = 200;
 
-/// Kinds of tasks by what they take, those that take most first; others than the first share a colour.
+/// Kinds of tasks, in decreasing order of their processor time. The first [`KINDS`] have a colour
+/// each; the others share one.
 struct Kinds {
-    /// By task: its kind's place.
+    /// Index of the kind of each task.
     of: Vec<usize>,
     names: Vec<String>,
 }
 
 impl Kinds {
-    fn new(planned: &Planned<'_>) -> Self {
+    fn new(planned: &PlanReport<'_>) -> Self {
         let kinds = &planned.read.kinds;
         let mut takes: BTreeMap<&str, u128> = BTreeMap::new();
         for (at, place) in planned.plan.schedule.tasks.iter().enumerate() {
@@ -58,7 +61,7 @@ impl Kinds {
         Self { of: of.collect(), names: names.into_iter().map(str::to_owned).collect() }
     }
 
-    /// With its colour by itself, or among the others.
+    /// Index of the colour of a task.
     fn layer(&self, task: usize) -> usize {
         self.of[task].min(KINDS)
     }
@@ -82,29 +85,31 @@ impl Kinds {
     }
 }
 
-/// What is told above a figure.
-fn title(planned: &Planned<'_>, what: &str) -> String {
+/// The title of a figure.
+fn title(planned: &PlanReport<'_>, what: &str) -> String {
     let makespan = report::seconds(seconds(planned.plan.is().makespan));
     format!("{}: {what}; makespan {makespan}", short(&planned.read.name(), 60))
 }
 
-/// So many times the makespan is drawn at most: beside a slot of a month nothing of an hour is seen.
+/// Maximum length of the time axis, in makespans: next to a slot of a month, an hour is invisible.
 const SPANS_MAX: u64 = 5;
 
-/// Until when time is drawn: the workflow's end, and the end of whatever is had whole; and what is said if some of it is longer still.
-fn span(planned: &Planned<'_>) -> (Time, &'static str) {
+/// The end of the time axis: the latest end of the workflow and of its indivisible slots. The text
+/// is a note for the title if slots are longer than the axis.
+fn span(planned: &PlanReport<'_>) -> (Time, &'static str) {
     let makespan = planned.plan.is().makespan;
     let whole = planned.plan.slots.iter().filter(|had| !had.offer.divisible);
     let all = whole.map(|had| had.end).fold(makespan, Time::max);
     let most = makespan.saturating_mul(SPANS_MAX);
-    if all > most { (most, "; slots go on to the right") } else { (all, "") }
+    if all > most { (most, "; slots continue to the right") } else { (all, "") }
 }
 
-/// Sites and processors as rows: slots as outlines, what runs there by kind of task, what is paid and not used shaded.
+/// The chart of hosts: processors of each site as rows, slots as outlines, tasks in the colours of
+/// their kinds, and unused time that is paid shaded.
 ///
 /// # Errors
-/// It cannot be drawn.
-pub fn hosts(planned: &Planned<'_>) -> Result<String, FigureError> {
+/// The figure cannot be drawn.
+pub fn hosts(planned: &PlanReport<'_>) -> Result<String, FigureError> {
     let plan = planned.plan;
     let rows: u32 = plan.rows(planned.offers).iter().sum();
     let boxes: usize = plan.places.iter().map(|numbers| numbers.runs().len()).sum::<usize>()
@@ -113,7 +118,7 @@ pub fn hosts(planned: &Planned<'_>) -> Result<String, FigureError> {
     if few { processors(planned) } else { shares(planned) }
 }
 
-fn slots_legend(planned: &Planned<'_>, mut entries: Vec<LegendEntry>) -> Vec<LegendEntry> {
+fn slots_legend(planned: &PlanReport<'_>, mut entries: Vec<LegendEntry>) -> Vec<LegendEntry> {
     let slots = &planned.plan.slots;
     let is_wasted = slots.iter().any(|had| had.paid() > had.used);
     let mut add = |is: bool, text: &str, colour: RGBColor, mark: LegendSymbol| {
@@ -124,20 +129,20 @@ fn slots_legend(planned: &Planned<'_>, mut entries: Vec<LegendEntry>) -> Vec<Leg
     add(is_wasted, "paid, not used", WASTE, LegendSymbol::Box);
     add(
         slots.iter().any(|had| !had.offer.divisible),
-        "slot, had whole",
+        "slot, paid whole",
         WHOLE,
         LegendSymbol::Outline,
     );
     add(
         slots.iter().any(|had| had.offer.divisible),
-        "slot, had in part",
+        "slot, paid in part",
         PART,
         LegendSymbol::Outline,
     );
     entries
 }
 
-fn processors(planned: &Planned<'_>) -> Result<String, FigureError> {
+fn processors(planned: &PlanReport<'_>) -> Result<String, FigureError> {
     const GAP: i32 = 22;
     let (plan, offers) = (planned.plan, planned.offers);
     let kinds = Kinds::new(planned);
@@ -160,7 +165,7 @@ fn processors(planned: &Planned<'_>) -> Result<String, FigureError> {
     let left = label_room(labels.iter().map(|(name, has)| (*name, has.as_str())));
     let (span, cut) = span(planned);
     draw_figure((WIDTH, height as u32), |area| {
-        let what = title(planned, "what runs on which processors") + cut;
+        let what = title(planned, "tasks of each processor") + cut;
         let canvas = Canvas::new(area, &what, left, LEGEND, span, &legend)?;
         for (&site, (name, has)) in sites.iter().zip(&labels) {
             canvas.label(name, has, top[site] - GAP / 2 + 2)?;
@@ -202,18 +207,18 @@ fn processors(planned: &Planned<'_>) -> Result<String, FigureError> {
 struct Band {
     name: String,
     more: String,
-    /// By layer: mean share of the row's height.
+    /// Colour and mean shares of the row's height over time, for each layer.
     layers: Vec<(RGBColor, Vec<f64>)>,
-    /// Outline: from when until when, and whose.
+    /// Start, end and colour of the outline.
     outline: Option<(Time, Time, RGBColor)>,
 }
 
-/// How many parts of time are drawn of each row, so that the figure stays small.
+/// Number of bins of the time axis in each row; fewer for many rows, to keep the figure small.
 fn bins(bands: usize) -> usize {
     if bands > 12 { 160 } else { 320 }
 }
 
-/// Draws rows of shares below one another.
+/// Draws rows of shares.
 fn bands(
     what: &str,
     bands: &[Band],
@@ -252,11 +257,12 @@ fn bands(
     })
 }
 
-/// Slots as rows, or sites if there are many: which share of them is used over time, and by what.
-fn shares(planned: &Planned<'_>) -> Result<String, FigureError> {
+/// The chart of hosts with a row for each slot, or for each site if there are many: the used share
+/// over time, by kind of task.
+fn shares(planned: &PlanReport<'_>) -> Result<String, FigureError> {
     let (plan, (span, cut)) = (planned.plan, span(planned));
     let kinds = Kinds::new(planned);
-    // Rows: which slots.
+    // The slots of each row.
     let by_site = plan.slots.len() > BANDS_MAX;
     let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (at, had) in plan.slots.iter().enumerate() {
@@ -269,7 +275,7 @@ fn shares(planned: &Planned<'_>) -> Result<String, FigureError> {
     }
     let index: BTreeMap<usize, usize> =
         plan.slots.iter().enumerate().map(|(at, had)| (had.slot, at)).collect();
-    // What runs in each row, by layer.
+    // The tasks in each row, by layer.
     let mut runs: Vec<Vec<Vec<(Time, Time, f64)>>> =
         vec![vec![Vec::new(); KINDS + 1]; groups.len()];
     for (task, place) in plan.schedule.tasks.iter().enumerate() {
@@ -288,7 +294,7 @@ fn shares(planned: &Planned<'_>) -> Result<String, FigureError> {
             span,
             bins,
         );
-        // The whole height is what is had at most at once.
+        // The height is the maximum that is reserved at once.
         let most = offered.iter().copied().fold(1.0, f64::max);
         let part = |values: Vec<f64>| values.into_iter().map(|value| value / most).collect();
         let mut layers: Vec<(RGBColor, Vec<f64>)> = runs
@@ -296,14 +302,14 @@ fn shares(planned: &Planned<'_>) -> Result<String, FigureError> {
             .enumerate()
             .map(|(layer, runs)| (colour(layer), part(means(runs, span, bins))))
             .collect();
-        // What is paid besides lies above what is used.
+        // Paid time without use lies above the used time.
         let whole = had().filter(|had| !had.offer.divisible);
         let paid = means(
             whole.map(|had| (had.offer.start, had.end, f64::from(had.offer.processors))),
             span,
             bins,
         );
-        // Of a site with slots of both sorts what is had whole is taken to be filled first.
+        // At a site with both kinds of slots, the indivisible ones count as filled first.
         let waste: Vec<f64> = (0..bins)
             .map(|bin| {
                 let used: f64 = layers.iter().map(|(_, values)| values[bin]).sum();
@@ -312,7 +318,7 @@ fn shares(planned: &Planned<'_>) -> Result<String, FigureError> {
             .collect();
         layers.push((WASTE, waste));
         let used: u128 = had().map(|had| had.used).sum();
-        let paid: u128 = had().map(super::planning::Had::paid).sum();
+        let paid: u128 = had().map(super::planning::PlannedSlot::paid).sum();
         let used = percent(if paid > 0 { used as f64 / paid as f64 } else { 0.0 });
         let Some(first) = had().next() else { continue };
         let site = &planned.offers.sites[first.offer.site];
@@ -340,11 +346,12 @@ fn shares(planned: &Planned<'_>) -> Result<String, FigureError> {
     bands(&(what + cut), &rows, span, &legend)
 }
 
-/// Tasks as rows, by their start: when each waits for a place, and when it runs. Of many, a row for each kind and level.
+/// The chart of tasks: tasks as rows in order of their starts, with the times in which each waits
+/// and runs. With many tasks, a row for each kind and level.
 ///
 /// # Errors
-/// It cannot be drawn.
-pub fn tasks(planned: &Planned<'_>) -> Result<String, FigureError> {
+/// The figure cannot be drawn.
+pub fn tasks(planned: &PlanReport<'_>) -> Result<String, FigureError> {
     let plan = planned.plan;
     let count = planned.dag.len();
     if count > TASK_ROWS_MAX {
@@ -400,17 +407,18 @@ pub fn tasks(planned: &Planned<'_>) -> Result<String, FigureError> {
     })
 }
 
-/// How often, after a name.
+/// A count as a suffix of a name.
 fn times(count: usize) -> String {
     if count == 1 { String::new() } else { format!(" x {}", report::number(count as u64)) }
 }
 
-/// So many processors, short.
+/// A number of processors, abbreviated.
 fn procs(count: impl Into<u64>) -> String {
     super::some(usize::try_from(count.into()).unwrap_or(usize::MAX), "proc")
 }
 
-/// Which row each task is in, and the rows' names: kinds of a level, if that is too many levels, else kinds.
+/// The row of each task, and the names of the rows. A row is a kind of a level; if these are too
+/// many, a level; else a kind.
 fn grouped(dag: &Dag, kinds: &Kinds) -> (Vec<usize>, Vec<String>) {
     let levels = dag.levels();
     let name = |kind: usize| kinds.names[kind].as_str();
@@ -425,7 +433,7 @@ fn grouped(dag: &Dag, kinds: &Kinds) -> (Vec<usize>, Vec<String>) {
         if rows.len() > BANDS_MAX {
             continue;
         }
-        let told = |(&(level, kind), count): (&(usize, usize), &usize)| match form {
+        let text = |(&(level, kind), count): (&(usize, usize), &usize)| match form {
             0 => format!("level {}: {}{}", level + 1, name(kind), times(*count)),
             1 => format!("level {}: {}", level + 1, super::some(*count, "task")),
             _ if kind + 1 == BANDS_MAX && kinds.names.len() > BANDS_MAX => {
@@ -433,7 +441,7 @@ fn grouped(dag: &Dag, kinds: &Kinds) -> (Vec<usize>, Vec<String>) {
             }
             _ => format!("{}{}", name(kind), times(*count)),
         };
-        let names = rows.iter().map(told).collect();
+        let names = rows.iter().map(text).collect();
         let places: BTreeMap<(usize, usize), usize> =
             rows.keys().enumerate().map(|(at, key)| (*key, at)).collect();
         return ((0..dag.len()).map(|task| places[&key(task)]).collect(), names);
@@ -441,7 +449,7 @@ fn grouped(dag: &Dag, kinds: &Kinds) -> (Vec<usize>, Vec<String>) {
     (vec![0; dag.len()], vec!["all tasks".to_owned()])
 }
 
-fn levels(planned: &Planned<'_>) -> Result<String, FigureError> {
+fn levels(planned: &PlanReport<'_>) -> Result<String, FigureError> {
     let (plan, span) = (planned.plan, planned.plan.is().makespan);
     let kinds = Kinds::new(planned);
     let (row_of, names) = grouped(planned.dag, &kinds);

@@ -1,17 +1,19 @@
-//! `workflow`: workflows on slots of sites: what is in their files, and which slots to have for them.
+//! `workflow`: readers, plans and runs of workflows.
 //!
-//! - [`offers`](crate::operations::offers): what sites offer, as a file.
-//! - [`planning`]: a plan as a function of a workflow, offers and what to choose by; [`processors`] gives it numbers.
-//! - [`kept`]: a plan's tables; [`front`], [`gantt`] and [`canvas`](springtide_figures::canvas): its figures.
-//! - [`check`], [`formats`] and [`plan`]: the commands.
+//! - [`check`], [`formats`], [`plan`] and [`run`]: the commands.
+//! - [`planning`]: computes a plan from a workflow, offers and a request; [`processors`] numbers
+//!   the processors of its tasks.
+//! - [`artefacts`]: tables of a plan; [`front`], [`gantt`] and
+//!   [`canvas`](springtide_figures::canvas): its figures.
+//! - [`offers`](crate::operations::offers): the file of the sites' offers.
 //!
-//! Must not know how sites are asked for offers, nor how a plan is carried out.
+//! Files and plans do not depend on the transport to sites.
 
+mod artefacts;
 pub mod check;
 pub mod formats;
 mod front;
 mod gantt;
-mod kept;
 pub mod plan;
 mod planning;
 mod processors;
@@ -32,10 +34,11 @@ use springtide_workflow::{
 
 use self::planning::Needs;
 
-/// How a workflow's file is read, and what is taken instead of what it says.
+/// Options for reading a workflow's file, and values that override the file's.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ReadArgs {
-    /// Format of the file: wfformat, dax, pegasus, dot or toml [default: detected from its name and content]
+    /// Format of the file: wfformat, dax, pegasus, dot or toml [default: detected from its name and
+    /// content]
     #[arg(long, value_name = "FORMAT", value_parser = str::parse::<Format>)]
     pub format: Option<Format>,
     /// Runtimes and resources by a task's id, its name or its program: a table (CSV) with the
@@ -46,10 +49,11 @@ pub struct ReadArgs {
 }
 
 impl ReadArgs {
-    /// Reads the table, if there is one. A runtime that nobody knows is no error yet: [`Read::has_runtimes`] tells.
+    /// Reads the table of overrides, if one is given. An unknown runtime is not an error here:
+    /// [`Read::has_runtimes`] reports it.
     ///
     /// # Errors
-    /// It cannot be read, or a line is none of a table; with the line.
+    /// The table cannot be read, or has a wrong line; with the line.
     pub fn overrides(&self) -> Result<Overrides, ReadError> {
         let mut overrides = Overrides { unknown_runtimes: true, ..Overrides::default() };
         if let Some(file) = &self.overrides {
@@ -62,26 +66,28 @@ impl ReadArgs {
 /// A workflow from a file.
 #[derive(Clone, Debug)]
 pub struct Read {
-    /// The file, as it was named.
+    /// Path of the file, as given by the user.
     pub file: PathBuf,
-    /// What it is in.
+    /// Format of the file, if it was recognised.
     pub format: Option<Format>,
-    /// What is in it.
+    /// Contents of the file.
     pub workflow: Workflow,
-    /// By task: what kind of task it is. Its program's name, without a number where nearly every task has a name of its own.
+    /// Kind of each task: the name of its program, without a trailing number where nearly every
+    /// task has its own name.
     pub kinds: Vec<String>,
 }
 
-/// So much of a file tells its format.
+/// Bytes at the start of a file from which its format is detected.
 const START: u64 = 64 << 10;
 
-/// So many tasks without a runtime are named.
+/// Maximum number of tasks without a runtime that a message names.
 const NAMED: usize = 3;
 
-/// Reads a workflow, runtimes or not; of no format in that which its name and content tell.
+/// Reads a workflow, whose runtimes may be unknown. Without a format, the file's name and content
+/// determine it.
 ///
 /// # Errors
-/// The file cannot be read, or is no workflow; with the place.
+/// The file cannot be read, or is not a workflow; with the position.
 pub fn read(file: &Path, format: Option<Format>, overrides: &Overrides) -> Result<Read, ReadError> {
     let begin = |most: u64| {
         let mut start = Vec::new();
@@ -104,10 +110,10 @@ pub fn read(file: &Path, format: Option<Format>, overrides: &Overrides) -> Resul
     Ok(Read::of(file, format, workflow))
 }
 
-/// Fewer tasks may well be of as many kinds.
+/// Fewer tasks than this may each be of a different kind.
 const FEW: usize = 8;
 
-/// By task: its kind.
+/// The kind of each task.
 fn kinds(workflow: &Workflow) -> Vec<String> {
     let names = || workflow.tasks.iter().map(|task| task.name.as_str());
     let count = names().collect::<std::collections::BTreeSet<_>>().len();
@@ -126,13 +132,13 @@ fn kinds(workflow: &Workflow) -> Vec<String> {
 }
 
 impl Read {
-    /// A workflow that is from a file in this format.
+    /// Creates the record of a workflow that was read from a file.
     pub fn of(file: &Path, format: Option<Format>, workflow: Workflow) -> Self {
         let kinds = kinds(&workflow);
         Self { file: file.to_owned(), format, workflow, kinds }
     }
 
-    /// What the workflow is called; the file's name if it says nothing.
+    /// The name of the workflow, or that of its file if it has none.
     pub fn name(&self) -> String {
         if self.workflow.name.is_empty() {
             self.file.display().to_string()
@@ -141,11 +147,11 @@ impl Read {
         }
     }
 
-    /// The planner's workflow for sites of these speeds. Tasks of which nobody says how many processors they need have one; a runtime that
-    /// nobody knows is taken as none at all.
+    /// The planner's graph of the workflow for sites with these speeds. A task whose number of
+    /// processors is unknown needs one. An unknown runtime counts as zero.
     ///
     /// # Errors
-    /// None, for what readers let pass is a workflow.
+    /// The tasks are not a workflow. Readers accept none of that kind.
     pub fn dag(&self, speeds: &[f64]) -> Result<Dag, DagError> {
         let needs = |task: &springtide_workflow::Task| Needs {
             name: task.id.clone(),
@@ -155,7 +161,7 @@ impl Read {
         planning::dag(self.workflow.tasks.iter().map(needs), self.workflow.edges(), speeds)
     }
 
-    /// What is said where runtimes are not known, and what to do; nothing if all are.
+    /// A message about unknown runtimes with a remedy, or `None` if all are known.
     pub fn lacks_runtimes(&self) -> Option<String> {
         let lacks = || self.workflow.tasks.iter().filter(|task| task.runtime_s.is_none());
         let first = lacks().next()?;
@@ -178,27 +184,28 @@ impl Read {
         let (have, s) = if count == 1 { ("has", "") } else { ("have", "s") };
         let rows: String = table.iter().map(|name| format!("\n  {name},60,1")).collect();
         Some(format!(
-            "{}{at}: {count} task{s} {have} no runtime: {names}; give seconds and processors, by a task's id or its program, \
-             with --overrides FILE, a table such as\n  name,runtime_s,processors{rows}",
+            "{}{at}: {count} task{s} {have} no runtime: {names}; give seconds and processors, by a \
+             task's id or its program, with --overrides FILE, a table such as\n  \
+             name,runtime_s,processors{rows}",
             self.file.display()
         ))
     }
 
-    /// Whether it is known how long tasks run.
+    /// Checks that the runtimes of all tasks are known.
     ///
     /// # Errors
-    /// It is not: which tasks, and what to do.
+    /// Some are unknown; with the tasks and a remedy.
     pub fn has_runtimes(&self) -> Result<(), Failed> {
         self.lacks_runtimes().map_or(Ok(()), |lacks| Err(Failed::usage(lacks)))
     }
 
-    /// What was odd about the file.
+    /// Warnings about the file.
     pub fn notes(&self) -> Vec<Note> {
-        let note = |(oddity, met): (
+        let note = |(warning, met): (
             &springtide_workflow::WorkflowWarning,
             &springtide_workflow::Occurrences,
         )| Note {
-            what: oddity.to_string(),
+            what: warning.to_string(),
             times: met.times,
             first: met.first.clone(),
             line: met.at.map(|at| at.line),
@@ -208,7 +215,7 @@ impl Read {
     }
 }
 
-/// What was odd about a file, but could be read.
+/// A warning about a file that could be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Note {
     /// Text of the note.
@@ -226,7 +233,7 @@ pub struct Note {
 }
 
 impl Note {
-    /// For people, after the file's name.
+    /// The note as a line of text that begins with the file's name.
     pub fn line(&self, file: &Path) -> String {
         let at = self.line.zip(self.column);
         let at = at.map_or_else(String::new, |(line, column)| format!(":{line}:{column}"));
@@ -239,7 +246,7 @@ impl Note {
     }
 }
 
-/// A name as it can stand in a message: on one line, not too long.
+/// A name for a message: on one line, of at most 60 characters.
 pub fn shown(name: &str) -> String {
     let plain = |c: char| if c.is_control() { '?' } else { c };
     let start: String = name.chars().take(60).map(plain).collect();
@@ -247,7 +254,7 @@ pub fn shown(name: &str) -> String {
     if is_cut { start + "..." } else { start }
 }
 
-/// So many of something, in words.
+/// A number with its noun, in the singular or plural.
 pub fn some(count: usize, what: &str) -> String {
     let s = if count == 1 { "" } else { "s" };
     format!("{} {what}{s}", springtide_cli::format::number(count as u64))
@@ -263,13 +270,14 @@ fn place(at: Option<Position>) -> (Option<u32>, Option<u32>) {
 pub struct Summary {
     /// Number of the workflow's tasks.
     pub tasks: usize,
-    /// Who waits for whom.
+    /// Number of dependencies between tasks.
     pub edges: usize,
-    /// Tasks in the longest chain.
+    /// Number of tasks in the longest chain.
     pub levels: usize,
-    /// Most tasks of one level: those equally many tasks behind the first ones.
+    /// Maximum number of tasks in one level. A level has the tasks whose longest chains to a first
+    /// task have equal lengths.
     pub width: usize,
-    /// Most processors of a task.
+    /// Maximum number of processors of a task.
     pub most_processors: u32,
     /// Maximum memory of a task, in bytes, if a task has one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -277,15 +285,16 @@ pub struct Summary {
     /// Maximum number of GPUs of a task, if a task has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub most_gpus: Option<u32>,
-    /// Processor-hours of all tasks; not told if a runtime is not known.
+    /// Processor-hours of all tasks, or `None` if a runtime is unknown.
     pub processor_hours: Option<f64>,
-    /// Seconds of the longest chain, at a speed of 1, data taking no time.
+    /// Seconds of the longest chain at a speed of 1, without transfers; `None` if a runtime is
+    /// unknown.
     pub critical_path_s: Option<f64>,
-    /// Bytes that tasks pass to each other.
+    /// Bytes that tasks transfer to each other.
     pub bytes: u64,
     /// Number of different files.
     pub files: usize,
-    /// Tasks by their program, those that take most first.
+    /// Tasks by program, in decreasing order of processor-hours.
     pub kinds: Vec<Kind>,
 }
 
@@ -296,15 +305,15 @@ pub struct Kind {
     pub name: String,
     /// Number of its tasks.
     pub tasks: usize,
-    /// Their processor-hours, those whose runtime is known.
+    /// Processor-hours of its tasks with known runtimes.
     pub processor_hours: f64,
 }
 
 impl Summary {
-    /// Of a workflow.
+    /// Computes the summary of a workflow.
     ///
     /// # Errors
-    /// As [`Read::dag`].
+    /// Those of [`Read::dag`].
     pub fn of(read: &Read) -> Result<Self, DagError> {
         let workflow = &read.workflow;
         let dag = read.dag(&[1.0])?;

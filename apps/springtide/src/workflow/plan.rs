@@ -1,6 +1,5 @@
-//! `workflow plan`: which slots to have for a workflow, told to people and programs.
-//!
-//! Must not know how plans are found, nor how figures are drawn.
+//! `workflow plan`: the slots to reserve for a workflow, as text and JSON. Planning and figures are
+//! separate modules.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -19,9 +18,9 @@ use springtide_cli::outdir::Artefacts;
 use springtide_cli::print::print;
 use springtide_simulator::workload::figures::quoted;
 
+use super::artefacts::{PlanReport, method_word};
 use super::check::{percent, round};
-use super::kept::{Planned, method_word};
-use super::planning::{self, Blocked, Missed, NoPlan, Plan, Wish, forever};
+use super::planning::{self, BlockedTask, NearestPlan, NoPlan, Plan, PlanRequest, forever};
 use super::{Read, ReadArgs, Summary, front, read, shown, some};
 use crate::operations::offers::{Offers, OffersError};
 use crate::operations::process::on_arbiter;
@@ -30,20 +29,22 @@ use springtide_experiments::provisioning::SearchMode;
 
 /// Exit codes of `workflow plan`, for `--help`.
 pub const EXIT_CODES: &str = "\
-Exit codes: 0 there is a plan; 2 a file or an option is wrong, or a runtime is not known; 3 no plan: a task has no place on what is \
-offered, or none holds to the deadline and the budget. The nearest one is reported.";
+Exit codes: 0 there is a plan; 2 a file or an option is wrong, or a runtime is not known; 3 no \
+plan: a task has no place on the offered slots, or none meets the deadline and the budget. The \
+nearest one is reported.";
 
-/// Of larger workflows fewer sets of slots are tried, for each takes longer.
+/// For workflows with more tasks, fewer sets of slots are tried, because each takes longer.
 const LARGE: usize = 1000;
-/// Sets in a generation and generations after the first: of most workflows, and of larger ones as in the paper.
+/// Default sets in a generation, and generations after the first. The second pair is for large
+/// workflows, as in the paper.
 const TRIES: [(usize, usize); 2] = [(50, 40), (10, 10)];
-/// So many tries of a task on a slot take seconds: who waits is told why.
+/// From this number of tries of a task on a slot on, planning takes seconds, and a note says so.
 const LONG: usize = 200_000_000;
-/// So many points of a front are told to people; the table has all.
+/// Maximum number of points of a front in the text. The table has all.
 const POINTS_SHOWN: usize = 14;
-/// So many slots.
+/// Maximum number of slots in the text.
 const SLOTS_SHOWN: usize = 24;
-/// So many lines of overrides are proposed.
+/// Maximum number of proposed lines of overrides.
 const ROWS_SHOWN: usize = 8;
 
 /// Options of `workflow plan`.
@@ -61,12 +62,13 @@ pub struct PlanArgs {
     /// Print the plan as one JSON object
     #[arg(long)]
     json: bool,
-    /// Directory for the plan and its schedule (JSON, CSV), the front (CSV, SVG), and how hosts and tasks are busy (SVG)
+    /// Directory for the plan and its schedule (JSON, CSV), the front (CSV, SVG), and charts of
+    /// hosts and tasks over time (SVG)
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     out: Option<PathBuf>,
 }
 
-/// Where offers are from.
+/// Origin of the offers.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub struct OffersArgs {
@@ -79,16 +81,16 @@ pub struct OffersArgs {
 }
 
 impl OffersArgs {
-    /// The offers, and where they are from.
+    /// Reads the offers. Returns them with their origin, for messages.
     ///
     /// # Errors
-    /// They cannot be read, are none, or no grid is up.
+    /// They cannot be read or parsed, or no grid is up.
     fn read(&self) -> Result<(Offers, String), Failed> {
         if let Some(config) = &self.config {
             let offers = on_arbiter(offers_now(config))?;
             return Ok((offers, format!("the grid of {}", config.display())));
         }
-        // One of the two is given.
+        // The group of options requires one of the two.
         let file = self.slots.as_deref().unwrap_or(Path::new("-"));
         Ok((Offers::read(file)?, file.display().to_string()))
     }
@@ -100,13 +102,14 @@ impl From<OffersError> for Failed {
     }
 }
 
-/// What to choose by, and how to search.
+/// Criteria of the choice, and settings of the search.
 #[derive(Args, Clone, Debug)]
 pub struct ChoiceArgs {
     /// Weight of cost against time, 0 to 1: 0 takes the fastest plan, 1 the cheapest
     #[arg(long, value_name = "A", default_value_t = 0.5, value_parser = alpha)]
     alpha: f64,
-    /// Latest end of the workflow: a time after its submission such as 90m, or a moment such as 2026-11-25T18:00Z
+    /// Latest end of the workflow: a time after its submission such as 90m, or a moment such as
+    /// 2026-11-25T18:00Z
     #[arg(long, value_name = "TIME", value_parser = deadline)]
     deadline: Option<Deadline>,
     /// Maximum cost of the plan; a processor-second costs 1 where the offer sets no price
@@ -132,13 +135,13 @@ pub struct ChoiceArgs {
 /// A list scheduler, for the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Placing {
-    /// What the rest of the workflow waits for longest before the others
+    /// First the task with the longest chain of successors
     Heft,
     /// Parents before children, as the workflow lists them
     Greedy,
-    /// Level by level, what can end first before the others
+    /// Level by level, first the task that can end first
     MinMin,
-    /// Level by level, what ends last at its best place before the others
+    /// Level by level, first the task that ends last at its best place
     MaxMin,
 }
 
@@ -153,12 +156,12 @@ impl From<Placing> for Method {
     }
 }
 
-/// By when a workflow must have ended.
+/// The latest end of a workflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deadline {
-    /// So long after its submission.
+    /// A time after its submission.
     After(Duration),
-    /// At this second since the Unix epoch.
+    /// A moment, in seconds since the Unix epoch.
     At(u64),
 }
 
@@ -181,17 +184,18 @@ fn deadline(text: &str) -> Result<Deadline, String> {
         return Ok(Deadline::At(at));
     }
     let after = springtide_cli::options::time(text).map_err(|_| {
-        "give a time after the submission such as 90m or 36h, or a moment in UTC such as 2026-11-25T18:00Z"
+        "give a time after the submission such as 90m or 36h, or a moment in UTC such as \
+         2026-11-25T18:00Z"
     })?;
     Ok(Deadline::After(after))
 }
 
 impl ChoiceArgs {
-    /// For a workflow of so many tasks that is submitted at the origin of these offers.
+    /// The request for a workflow with this number of tasks, submitted at the origin of the offers.
     ///
     /// # Errors
     /// The deadline is in the past.
-    pub fn wish(&self, tasks: usize, offers: &Offers) -> Result<Wish, Failed> {
+    pub fn request(&self, tasks: usize, offers: &Offers) -> Result<PlanRequest, Failed> {
         let deadline = match self.deadline {
             None => None,
             Some(Deadline::After(time)) => Some(from_seconds(time.as_secs_f64())),
@@ -209,7 +213,7 @@ impl ChoiceArgs {
         };
         let (population, iterations) = TRIES[usize::from(tasks > LARGE)];
         let or = |given: Option<u32>, usual| given.map_or(usual, |given| given as usize);
-        Ok(Wish {
+        Ok(PlanRequest {
             alpha: self.alpha,
             constraint: Constraint { deadline, budget: self.budget },
             method: self.method.into(),
@@ -223,7 +227,7 @@ impl ChoiceArgs {
     }
 }
 
-/// What there is instead of a plan: its exit, what is said, and what a program is told beside.
+/// A failure to plan: its exit code and message, and further keys of its JSON.
 struct PlanFailure {
     failed: Failed,
     more: Vec<(&'static str, Value)>,
@@ -235,14 +239,14 @@ impl From<Failed> for PlanFailure {
     }
 }
 
-/// Does it.
+/// Executes `workflow plan`.
 ///
 /// # Errors
 /// A file or an option is wrong, there is no plan, or a file cannot be written.
 pub fn plan(args: &PlanArgs, quiet: bool) -> Result<(), Failed> {
-    let PlanFailure { failed, more } = match planned(args, quiet) {
+    let PlanFailure { failed, more } = match plan_and_print(args, quiet) {
         Ok(printed) => return printed,
-        Err(instead) => instead,
+        Err(failure) => failure,
     };
     if !args.json {
         return Err(failed);
@@ -253,8 +257,8 @@ pub fn plan(args: &PlanArgs, quiet: bool) -> Result<(), Failed> {
     Err(Failed::new(failed.exit, ""))
 }
 
-/// Prints the plan. The inner failure is told with it.
-fn planned(args: &PlanArgs, quiet: bool) -> Result<Result<(), Failed>, PlanFailure> {
+/// Plans and prints the plan. An inner error is a failure to print or write it.
+fn plan_and_print(args: &PlanArgs, quiet: bool) -> Result<Result<(), Failed>, PlanFailure> {
     let wrong = |error: Failed| PlanFailure::from(error);
     let began = std::time::Instant::now();
     let overrides = args.reading.overrides().map_err(Failed::usage)?;
@@ -265,30 +269,31 @@ fn planned(args: &PlanArgs, quiet: bool) -> Result<Result<(), Failed>, PlanFailu
     let cannot = |error| Failed::usage(format!("{}: {error}", read.file.display()));
     let summary = Summary::of(&read).map_err(cannot)?;
     let dag = read.dag(&speeds).map_err(cannot)?;
-    let wish = args.choice.wish(dag.len(), &offers).map_err(wrong)?;
+    let request = args.choice.request(dag.len(), &offers).map_err(wrong)?;
     let slots: usize = offers.sites.iter().map(|site| site.slots.len()).sum();
-    let tries = wish.budget.evaluations();
+    let tries = request.budget.evaluations();
     if tries.saturating_mul(slots).saturating_mul(dag.len()) > LONG && !args.json && !quiet {
         eprintln!(
-            "note: up to {} of {} slots are tried, which takes a while; --population and --iterations say how many",
+            "note: up to {} of {} slots are tried, which takes a while; --population and \
+             --iterations set their number",
             some(tries, "set"),
             number(slots as u64)
         );
     }
-    let with = |plan| Planned {
+    let with = |plan| PlanReport {
         read: &read,
         summary: &summary,
         dag: &dag,
         offers: &offers,
         source: &source,
-        wish: &wish,
+        request: &request,
         plan,
     };
-    let plan = match planning::plan(&dag, &offers, &wish) {
+    let plan = match planning::plan(&dag, &offers, &request) {
         Ok(plan) => plan,
         Err(NoPlan::NoSlots) => return Err(no_slots(&source)),
-        Err(NoPlan::Blocked(blocked)) => return Err(unplaced(&blocked, &read, &dag, &offers)),
-        Err(NoPlan::Missed(missed)) => {
+        Err(NoPlan::NoPlace(blocked)) => return Err(unplaced(&blocked, &read, &dag, &offers)),
+        Err(NoPlan::Constraint(missed)) => {
             let object = with(&missed.nearest).object();
             return Err(unmet(&missed, &object, &offers));
         }
@@ -316,12 +321,12 @@ fn planned(args: &PlanArgs, quiet: bool) -> Result<Result<(), Failed>, PlanFailu
     Ok(artefacts.print(args.json, planned.object(), text))
 }
 
-/// A time, for people.
+/// A time as text.
 fn time(time: Time) -> String {
     if time == 0 { "0 s".to_owned() } else { report::seconds(seconds(time)) }
 }
 
-/// A cost, for people: in processor time where that costs 1 a second.
+/// A cost as text: in processor time, where a processor-second costs 1.
 fn cost(value: f64, offers: &Offers) -> String {
     match offers.is_plainly_priced() {
         true if value >= 3600.0 => format!("{} processor-hours", round(value / 3600.0)),
@@ -330,19 +335,19 @@ fn cost(value: f64, offers: &Offers) -> String {
     }
 }
 
-/// For people.
-fn words(planned: &Planned<'_>) -> String {
-    let Planned { read, summary, offers, source, wish, plan, .. } = *planned;
+/// The plan as text.
+fn words(planned: &PlanReport<'_>) -> String {
+    let PlanReport { read, summary, offers, source, request, plan, .. } = *planned;
     let count = |n: usize| number(n as u64);
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
-        // A String takes whatever is written.
+        // Writing to a `String` does not fail.
         let _ = writeln!(text, "{name:12}{value}");
     };
     let format = read.format.map_or_else(String::new, |format| format!(" ({format})"));
     let (tasks, edges) = (some(summary.tasks, "task"), some(summary.edges, "edge"));
     let levels = some(summary.levels, "level");
-    // Many files say the same name, or none.
+    // Many files have the same name of a workflow, or none.
     let name = match read.workflow.name.as_str() {
         "" => String::new(),
         name => format!("{}, ", shown(name)),
@@ -356,7 +361,7 @@ fn words(planned: &Planned<'_>) -> String {
         format!("{source}: {} of {}, of {origin}", some(slots, "slot"), some(sites, "site")),
     );
     let points = plan.front.points();
-    let search = match SearchMode::from_search(wish.search) {
+    let search = match SearchMode::from_search(request.search) {
         SearchMode::Paper => "the paper's search",
         SearchMode::Pruned => "the pruned search",
     };
@@ -365,8 +370,8 @@ fn words(planned: &Planned<'_>) -> String {
         format!(
             "{} of slots by {search} and {}, seed {}: {}, {} on the front",
             some(plan.tried, "set"),
-            wish.method,
-            wish.seed,
+            request.method,
+            request.seed,
             some(plan.feasible, "plan"),
             count(points.len())
         ),
@@ -375,7 +380,7 @@ fn words(planned: &Planned<'_>) -> String {
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:12}{value}");
     };
-    line("taken", why(plan, wish, offers));
+    line("taken", why(plan, request, offers));
     let is = plan.is();
     let ends = date(offers.origin_unix_s as u64 + is.makespan.div_ceil(SECOND));
     let least = time(plan.chain);
@@ -403,8 +408,8 @@ fn words(planned: &Planned<'_>) -> String {
         let paid = had.paid();
         let used = percent(if paid > 0 { had.used as f64 / paid as f64 } else { 0.0 });
         let what = match (had.offer.divisible, had.end > had.offer.end) {
-            (true, false) => "had in part".to_owned(),
-            (true, true) => format!("had in part, {} longer", time(had.end - had.offer.end)),
+            (true, false) => "used in part".to_owned(),
+            (true, true) => format!("used in part, {} longer", time(had.end - had.offer.end)),
             (false, false) => format!("{used} used"),
             (false, true) => format!("{} longer, {used} used", time(had.end - had.offer.end)),
         };
@@ -432,7 +437,8 @@ fn words(planned: &Planned<'_>) -> String {
         line(
             "note",
             format!(
-                "these slots of {} are more than its {} processors at once: it offers some twice, and may refuse",
+                "these slots of {} are more than its {} processors at once: it offers some twice, \
+                 and may refuse",
                 shown(&site.name),
                 site.processors
             ),
@@ -441,7 +447,7 @@ fn words(planned: &Planned<'_>) -> String {
     text
 }
 
-/// The front, or of a long one the points that matter.
+/// The front as a table. A long front is reduced to its ends and the selected points.
 fn table(text: &mut String, plan: &Plan, offers: &Offers) {
     let points = plan.front.points();
     let all = points.len() <= POINTS_SHOWN;
@@ -471,11 +477,11 @@ fn table(text: &mut String, plan: &Plan, offers: &Offers) {
     }
 }
 
-/// Why this point.
-fn why(plan: &Plan, wish: &Wish, offers: &Offers) -> String {
+/// The reason why this point of the front was selected.
+fn why(plan: &Plan, request: &PlanRequest, offers: &Offers) -> String {
     let points = plan.front.points();
-    let Constraint { deadline, budget } = wish.constraint;
-    let held = points.iter().filter(|point| wish.constraint.allows(&point.objectives)).count();
+    let Constraint { deadline, budget } = request.constraint;
+    let held = points.iter().filter(|point| request.constraint.allows(&point.objectives)).count();
     let of = match (deadline, budget) {
         (None, None) => String::new(),
         (deadline, budget) => {
@@ -487,7 +493,7 @@ fn why(plan: &Plan, wish: &Wish, offers: &Offers) -> String {
             format!(", among those ({held}) that {}", parts.join(" and "))
         }
     };
-    let what = match wish.alpha {
+    let what = match request.alpha {
         0.0 => ", the fastest".to_owned(),
         1.0 => ", the cheapest".to_owned(),
         alpha => format!(
@@ -497,7 +503,7 @@ fn why(plan: &Plan, wish: &Wish, offers: &Offers) -> String {
     };
     match points.len() {
         1 => "the only one: nothing that was found is cheaper or faster".to_owned(),
-        _ => format!("number {} by trade-off {}{what}{of}", plan.at + 1, wish.alpha),
+        _ => format!("number {} by trade-off {}{what}{of}", plan.at + 1, request.alpha),
     }
 }
 
@@ -511,15 +517,15 @@ fn objectives(is: &Objectives) -> Value {
     json!({ "makespan_s": seconds(is.makespan), "cost": is.cost })
 }
 
-/// No plan holds to the deadline and the budget.
-fn unmet(missed: &Missed, nearest: &Value, offers: &Offers) -> PlanFailure {
+/// The failure that no plan meets the deadline and the budget.
+fn unmet(missed: &NearestPlan, nearest: &Value, offers: &Offers) -> PlanFailure {
     let Constraint { deadline, budget } = missed.constraint;
-    let Missed { fastest, cheapest, nearest: plan, .. } = missed;
+    let NearestPlan { fastest, cheapest, nearest: plan, .. } = missed;
     let whole = |is: &Objectives| is.makespan.div_ceil(SECOND);
     let up = |cost: f64| springtide_figures::canvas::plain((cost * 100.0).ceil() / 100.0);
     let is_late = deadline.is_some_and(|most| fastest.makespan > most);
     let is_dear = budget.is_some_and(|most| cheapest.cost > most);
-    // What no plan can be, whatever is searched; else it is only that none was found.
+    // Below the lower bounds no plan exists. Above them the search only found none.
     let too_short = deadline.is_some_and(|most| plan.chain > most);
     let too_little = budget.is_some_and(|most| plan.floor > most);
     let none = |sure: bool| if sure { "no plan" } else { "no plan that was found" };
@@ -542,7 +548,7 @@ fn unmet(missed: &Missed, nearest: &Value, offers: &Offers) -> PlanFailure {
         if too_short {
             let _ = write!(
                 text,
-                "; its longest chain of tasks alone takes {} on these sites, whatever they offer",
+                "; its longest chain of tasks alone takes {} on these sites",
                 time(plan.chain)
             );
         }
@@ -605,9 +611,9 @@ fn unmet(missed: &Missed, nearest: &Value, offers: &Offers) -> PlanFailure {
     PlanFailure { failed: Failed::new(Exit::NotPlaced, text), more }
 }
 
-/// A task has no place.
-fn unplaced(blocked: &Blocked, read: &Read, dag: &Dag, offers: &Offers) -> PlanFailure {
-    let Blocked { why, ready, widest, longest, largest, narrower, other, .. } = blocked;
+/// The failure that a task has no place.
+fn unplaced(blocked: &BlockedTask, read: &Read, dag: &Dag, offers: &Offers) -> PlanFailure {
+    let BlockedTask { why, ready, widest, longest, largest, narrower, other, .. } = blocked;
     let name = |site: usize| shown(&offers.sites[site].name);
     let procs = |count: u32| some(count as usize, "processor");
     let are = |count: u32| format!("{} {}", procs(count), if count == 1 { "is" } else { "are" });
@@ -682,15 +688,16 @@ fn unplaced(blocked: &Blocked, read: &Read, dag: &Dag, offers: &Offers) -> PlanF
         (
             "task",
             json!({
-                "name": why.task, "processors": why.processors, "runtime_s": seconds(why.runtime), "most": why.most,
+                "name": why.task, "processors": why.processors,
+                "runtime_s": seconds(why.runtime), "most": why.most,
             }),
         ),
     ];
     if let Some((changed, is)) = narrower {
         let rows = rows(changed, read);
         line(format!(
-            "with fewer processors for the same time there is a plan, which {}: --overrides FILE, a table\n    \
-             name,runtime_s,processors",
+            "with fewer processors for the same time there is a plan, which {}: --overrides FILE, \
+             a table\n    name,runtime_s,processors",
             plan(is)
         ));
         for (name, processors) in rows.iter().take(ROWS_SHOWN) {
@@ -717,7 +724,7 @@ fn unplaced(blocked: &Blocked, read: &Read, dag: &Dag, offers: &Offers) -> PlanF
     PlanFailure { failed: Failed::new(Exit::NotPlaced, text), more }
 }
 
-/// What overrides would say: by program where all its tasks change alike, else by task.
+/// The proposed overrides: by program where all its tasks change alike, else by task.
 fn rows(changed: &[(usize, u32)], read: &Read) -> Vec<(String, u32)> {
     let tasks = &read.workflow.tasks;
     let mut rows: Vec<(String, u32)> = Vec::new();

@@ -55,8 +55,8 @@ fn cybershake() -> Read {
     of(Workflow::new("cybershake", tasks, vec![]).unwrap())
 }
 
-fn wish() -> Wish {
-    Wish {
+fn request() -> PlanRequest {
+    PlanRequest {
         alpha: 0.5,
         constraint: Constraint::default(),
         method: Method::Heft,
@@ -66,14 +66,19 @@ fn wish() -> Wish {
     }
 }
 
-/// Plans, and looks at it with all that it was made of.
-fn with<T>(read: &Read, offers: &Offers, wish: &Wish, look: impl FnOnce(&Planned<'_>) -> T) -> T {
+/// Plans a workflow, and calls `look` with the plan and its inputs.
+fn with<T>(
+    read: &Read,
+    offers: &Offers,
+    request: &PlanRequest,
+    look: impl FnOnce(&PlanReport<'_>) -> T,
+) -> T {
     let speeds: Vec<f64> = offers.sites.iter().map(|site| site.speed).collect();
     let dag = read.dag(&speeds).unwrap();
     let summary = Summary::of(read).unwrap();
-    let plan = planning::plan(&dag, offers, wish).unwrap();
+    let plan = planning::plan(&dag, offers, request).unwrap();
     let source = "o.json";
-    look(&Planned { read, summary: &summary, dag: &dag, offers, source, wish, plan: &plan })
+    look(&PlanReport { read, summary: &summary, dag: &dag, offers, source, request, plan: &plan })
 }
 
 const TWO_SITES: &str = r#"
@@ -83,13 +88,14 @@ const TWO_SITES: &str = r#"
       {"processors":4,"start_s":5,"end_s":100,"divisible":true,"extensible":true}]}"#;
 
 #[test]
-fn a_schedule_is_a_table_as_the_field_has_it() {
-    let cheap = Wish { alpha: 1.0, ..wish() };
+fn a_schedule_has_the_format_of_batsim() {
+    let cheap = PlanRequest { alpha: 1.0, ..request() };
     let all = with(&diamond(), &offers(TWO_SITES), &cheap, |planned| planned.schedule_csv());
     // The first site's eight processors come before those of the second.
     let expected = "\
-job_id,workload_name,submission_time,requested_number_of_resources,requested_time,success,starting_time,execution_time,finish_time,\
-waiting_time,turnaround_time,stretch,allocated_resources,consumed_energy,metadata,site,site_resources
+job_id,workload_name,submission_time,requested_number_of_resources,requested_time,success,\
+starting_time,execution_time,finish_time,waiting_time,turnaround_time,stretch,allocated_resources,\
+consumed_energy,metadata,site,site_resources
 a,diamond,0,1,10,1,5,10,15,5,15,1.5,8,-1,split,uva,0
 b,diamond,15,2,20,1,15,20,35,0,20,1,8-9,-1,work,uva,0-1
 c,diamond,15,2,20,1,15,20,35,0,20,1,10-11,-1,work,uva,2-3
@@ -99,8 +105,8 @@ d,diamond,35,1,5,1,35,5,40,0,5,1,8,-1,\"join, all\",uva,0
 }
 
 #[test]
-fn a_plan_is_told_to_programs_and_to_people() {
-    let cheap = Wish { alpha: 1.0, ..wish() };
+fn a_plan_is_printed_as_json_and_as_text() {
+    let cheap = PlanRequest { alpha: 1.0, ..request() };
     with(&diamond(), &offers(TWO_SITES), &cheap, |planned| {
         let object = planned.object();
         assert_eq!((&object["schema"], &object["ok"]), (&1.into(), &true.into()));
@@ -132,10 +138,12 @@ fn a_plan_is_told_to_programs_and_to_people() {
         let text = words(planned);
         for part in [
             "workflow    w: diamond, 4 tasks, 4 edges, 3 levels\n",
-            "makespan    40.00 s, until 2025-11-25T09:00:40Z; no plan on these sites takes less than 35.00 s\n",
+            "makespan    40.00 s, until 2025-11-25T09:00:40Z; no plan on these sites takes less \
+             than 35.00 s\n",
             "cost        95.00 processor-seconds\n",
             "waste       none: it costs what its tasks alone cost\n",
-            "slots       uva slot 2 (epoch 4): 4 processors, 5.00 s to 40.00 s, 4 tasks, had in part, cost 95.00",
+            "slots       uva slot 2 (epoch 4): 4 processors, 5.00 s to 40.00 s, 4 tasks, \
+             used in part, cost 95.00",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
@@ -145,7 +153,7 @@ fn a_plan_is_told_to_programs_and_to_people() {
 
 #[test]
 fn figures_show_boxes_of_few_tasks_and_shares_of_many() {
-    let cheap = Wish { alpha: 1.0, ..wish() };
+    let cheap = PlanRequest { alpha: 1.0, ..request() };
     with(&diamond(), &offers(TWO_SITES), &cheap, |planned| {
         let files = planned.files().unwrap();
         let names: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
@@ -155,7 +163,7 @@ fn figures_show_boxes_of_few_tasks_and_shares_of_many() {
         );
         let (hosts, tasks) = (&files[4].1, &files[5].1);
         for text in
-            ["uva", "4 of 16 procs", "split", "join, all", "slot, had in part", "seconds after"]
+            ["uva", "4 of 16 procs", "split", "join, all", "slot, paid in part", "seconds after"]
         {
             assert!(hosts.contains(text), "{text}");
         }
@@ -168,7 +176,7 @@ fn figures_show_boxes_of_few_tasks_and_shares_of_many() {
           {"processors":100,"start_s":3600,"end_s":300000,"divisible":false,"extensible":false}]}"#;
     let read = cybershake();
     let began = std::time::Instant::now();
-    with(&read, &offers(large), &wish(), |planned| {
+    with(&read, &offers(large), &request(), |planned| {
         let files = planned.files().unwrap();
         for (name, text) in &files {
             let most = if name.ends_with(".svg") { 300_000 } else { 2_000_000 };
@@ -184,13 +192,14 @@ fn figures_show_boxes_of_few_tasks_and_shares_of_many() {
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
 }
 
-/// Many slots, and as many tasks as are drawn one by one: no figure is larger than some megabyte.
+/// With many slots, and the maximum number of single tasks, no figure exceeds 2 MB.
 #[test]
 fn figures_stay_small() {
     let slot = |at: u32| {
         let start = at % 7 * 50;
         format!(
-            r#"{{"processors":3,"start_s":{start},"end_s":400000,"divisible":false,"extensible":false}}"#
+            r#"{{"processors":3,"start_s":{start},"end_s":400000,
+               "divisible":false,"extensible":false}}"#
         )
     };
     let slots: Vec<String> = (0..50).map(slot).collect();
@@ -206,7 +215,7 @@ fn figures_stay_small() {
         })
         .collect();
     let read = of(Workflow::new("wide", tasks, vec![]).unwrap());
-    with(&read, &offers, &Wish { alpha: 0.0, ..wish() }, |planned| {
+    with(&read, &offers, &PlanRequest { alpha: 0.0, ..request() }, |planned| {
         for figure in [gantt::hosts(planned), gantt::tasks(planned), front::svg(planned)] {
             let figure = figure.unwrap();
             assert!(figure.len() < 2_000_000, "{}", figure.len());
@@ -215,7 +224,7 @@ fn figures_stay_small() {
     });
 }
 
-/// What is in files may have any characters, and slots may be much longer than what runs on them.
+/// Names may have any characters, and slots may be much longer than their tasks.
 #[test]
 fn figures_hold_odd_names_and_long_slots() {
     let odd = ["<b>&\"'", "bell\u{7}escape\u{1b}", &"long".repeat(200), "caf\u{e9}"];
@@ -225,24 +234,24 @@ fn figures_hold_odd_names_and_long_slots() {
         r#"{"name":"<vu>","processors":2,"slots":[
         {"processors":2,"start_s":0,"end_s":1000000,"divisible":false,"extensible":false}]}"#,
     );
-    with(&read, &long, &wish(), |planned| {
+    with(&read, &long, &request(), |planned| {
         for figure in [gantt::hosts(planned).unwrap(), gantt::tasks(planned).unwrap()] {
             assert!(figure.contains("a &lt;workflow&gt;") && figure.contains("caf\u{e9}"));
             assert!(!figure.contains(|c: char| c.is_control() && c != '\n'));
             assert!(!figure.contains("<b>") && !figure.contains("<vu>"));
         }
-        assert!(gantt::hosts(planned).unwrap().contains("slots go on to the right"));
+        assert!(gantt::hosts(planned).unwrap().contains("slots continue to the right"));
         assert!(words(planned).contains("2 processors, 0 s to 277 h 46 min, 4 tasks, <1 % used"));
     });
-    with(&diamond(), &offers(TWO_SITES), &Wish { alpha: 1.0, ..wish() }, |planned| {
-        assert!(!gantt::hosts(planned).unwrap().contains("slots go on"));
+    with(&diamond(), &offers(TWO_SITES), &PlanRequest { alpha: 1.0, ..request() }, |planned| {
+        assert!(!gantt::hosts(planned).unwrap().contains("slots continue"));
     });
 }
 
 #[test]
 fn small_shares_are_not_none_and_large_ones_not_all() {
-    let told = [0.0, 1e-9, 0.009, 0.02, 0.5, 0.98, 0.996, 1.0, 5.19].map(percent);
-    assert_eq!(told, ["0 %", "<1 %", "<1 %", "2 %", "50 %", "98 %", ">99 %", "100 %", "519 %"]);
+    let texts = [0.0, 1e-9, 0.009, 0.02, 0.5, 0.98, 0.996, 1.0, 5.19].map(percent);
+    assert_eq!(texts, ["0 %", "<1 %", "<1 %", "2 %", "50 %", "98 %", ">99 %", "100 %", "519 %"]);
 }
 
 #[test]
@@ -265,22 +274,22 @@ fn deadlines_are_times_or_moments() {
         Ok::<_, String>(<PlanArgs as clap::FromArgMatches>::from_arg_matches(&matches).unwrap())
     };
     let offers = offers(TWO_SITES);
-    let wish = |words: &[&str], tasks| line(words).unwrap().choice.wish(tasks, &offers);
-    let usual = wish(&[], 10).unwrap();
+    let request = |words: &[&str], tasks| line(words).unwrap().choice.request(tasks, &offers);
+    let usual = request(&[], 10).unwrap();
     assert_eq!((usual.alpha, usual.constraint), (0.5, Constraint::default()));
     assert_eq!(usual.budget.evaluations(), 2050);
-    assert_eq!(wish(&[], 8039).unwrap().budget.evaluations(), 110);
+    assert_eq!(request(&[], 8039).unwrap().budget.evaluations(), 110);
     let paper =
         ["--search", "paper", "--population", "7", "--method", "max-min", "--budget", "3.5"];
-    let paper = wish(&paper, 8039).unwrap();
+    let paper = request(&paper, 8039).unwrap();
     assert_eq!((paper.budget.evaluations(), paper.method), (77, Method::MaxMin));
     assert_eq!((paper.search, paper.constraint.budget), (Search::PAPER, Some(3.5)));
     for (text, seconds) in [("90m", 5400), ("2025-11-25T09:10Z", 600), ("2025-11-25T09:00:01Z", 1)]
     {
-        let is = wish(&["--deadline", text], 1).unwrap();
+        let is = request(&["--deadline", text], 1).unwrap();
         assert_eq!(is.constraint.deadline, Some(seconds * SECOND), "{text}");
     }
-    let past = wish(&["--deadline", "2025-11-25T09:00Z"], 1).unwrap_err();
+    let past = request(&["--deadline", "2025-11-25T09:00Z"], 1).unwrap_err();
     assert_eq!(past.exit, Exit::Usage);
     assert!(past.message.contains("in the past: the offers are of 2025-11-25T09:00:00Z"), "{past}");
     for bad in [

@@ -1,7 +1,8 @@
-//! A plan for a workflow: which offered slots, where its tasks run on them, what else could be had; or why there is none, and what is
-//! nearest.
+//! Plans of workflows: the slots to reserve, the places of tasks on them, and the Pareto front; or
+//! the reason why no plan exists, with the nearest one.
 //!
-//! Must not know files, command lines or figures: a plan is a function of a workflow, offers and what to choose by.
+//! A plan is a function of a workflow, offers and a request. This module is independent of files,
+//! command lines and figures.
 
 use springtide_actors::policy::provisioning::{
     Budget, Constraint, Dag, DagTask, Edge, Front, ListScheduler, Method, Objectives, PlanPoint,
@@ -12,99 +13,100 @@ use springtide_actors::policy::provisioning::{
 use super::processors::{Numbers, Span, most, number};
 use crate::operations::offers::Offers;
 
-/// The trade-offs that a front is looked at with: 0 (fastest), .1 to 1 (cheapest).
+/// Number of trade-offs for which a front is evaluated: 0 (fastest), 0.1, ... 1 (cheapest).
 pub const TRADE_OFFS: usize = 11;
 
-/// A trade-off by its number, below [`TRADE_OFFS`].
+/// The trade-off with a number below [`TRADE_OFFS`].
 pub fn trade_off(number: usize) -> f64 {
     number as f64 / (TRADE_OFFS - 1) as f64
 }
 
-/// What to choose by, and how to search.
+/// The criteria of the choice, and the settings of the search.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Wish {
-    /// How much cost weighs beside time: 0 takes the fastest plan, 1 the cheapest.
+pub struct PlanRequest {
+    /// Weight of cost against time: 0 selects the fastest plan, 1 the cheapest.
     pub alpha: f64,
-    /// What the plan must hold to.
+    /// Deadline and budget of the plan.
     pub constraint: Constraint,
-    /// In which order tasks are placed.
+    /// List scheduler that places tasks.
     pub method: Method,
-    /// How sets of slots are searched.
+    /// Search among sets of slots.
     pub search: Search,
-    /// Time or number of plans of the search.
+    /// Size and number of generations of the search.
     pub budget: Budget,
     /// Random seed of the search.
     pub seed: u64,
 }
 
-/// A slot that a plan has.
+/// A slot that a plan reserves.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Had {
-    /// Its index among all slots of the offers.
+pub struct PlannedSlot {
+    /// Index among all slots of the offers.
     pub slot: usize,
-    /// Its index among those of its site.
+    /// Index among the slots of its site.
     pub of_site: usize,
-    /// As it was offered.
+    /// The offer of the site.
     pub offer: Slot,
-    /// Until when the plan has it: its end, or later if it is extended.
+    /// End of the reservation: the offer's end, or later if it is extended.
     pub end: Time,
-    /// What the plan pays for it.
+    /// Cost of the reservation, in the unit of the offers.
     pub cost: f64,
-    /// Processor-microseconds that tasks run on it.
+    /// Processor-microseconds of the tasks on it.
     pub used: u128,
-    /// When the first of them starts there, and the last ends.
+    /// Start of the first and end of the last task on it.
     pub busy: (Time, Time),
-    /// How many of them.
+    /// Number of tasks on it.
     pub tasks: usize,
-    /// Which of its site's processors these are.
+    /// Its numbers among the processors of its site.
     pub processors: Numbers,
 }
 
-impl Had {
-    /// Processor-microseconds that are paid for: all of it, or of a divisible slot what is used.
+impl PlannedSlot {
+    /// Processor-microseconds that are paid: all, or those used of a divisible slot.
     pub fn paid(&self) -> u128 {
         self.offer.paid(self.used, self.end).unwrap_or(0)
     }
 }
 
-/// A plan, and the front it was chosen from.
+/// A plan, and the front from which it was chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Plans of which none is dominated, the cheapest first.
+    /// Plans that no other dominates, the cheapest first.
     pub front: Front,
-    /// Which of them this is.
+    /// Index of this plan on the front.
     pub at: usize,
-    /// Which of them each trade-off takes among those that hold to the constraint.
+    /// Index of the plan that each trade-off selects among those that meet the constraint.
     pub takes: [usize; TRADE_OFFS],
     /// Start, end and site of each task.
     pub schedule: Schedule,
-    /// By task: on which of its site's processors.
+    /// Processors of each task, by number within its site.
     pub places: Vec<Numbers>,
     /// The slots of this plan, by site and start.
-    pub slots: Vec<Had>,
-    /// What no plan costs less than: each task at the least that an offer asks for its processors (equation 9 where a
-    /// processor-second costs 1).
+    pub slots: Vec<PlannedSlot>,
+    /// Lower bound of the cost of all plans: each task at the lowest price that an offer has for
+    /// its processors (equation 9 where a processor-second costs 1).
     pub floor: f64,
-    /// No plan is shorter: the longest chain of tasks where each is fastest, on sites that offer anything.
+    /// Lower bound of the makespan of all plans: the longest chain of tasks, each on the fastest
+    /// site that offers a slot.
     pub chain: Time,
-    /// How many sets of slots were tried.
+    /// Number of sets of slots that were evaluated.
     pub tried: usize,
-    /// How many of them were plans.
+    /// Number of these sets on which the workflow fits.
     pub feasible: usize,
 }
 
 impl Plan {
-    /// What it costs, and how long the workflow takes on it.
+    /// Cost and makespan of the plan.
     pub fn is(&self) -> Objectives {
         self.front.points()[self.at].objectives
     }
 
-    /// What is paid above the floor.
+    /// Cost above the lower bound.
     pub fn waste(&self) -> f64 {
         (self.is().cost - self.floor).max(0.0)
     }
 
-    /// The site's numbers that a plan's slots go up to: of each site of the offers.
+    /// For each site of the offers: the largest processor number of the plan's slots, plus one.
     pub fn rows(&self, offers: &Offers) -> Vec<u32> {
         let mut rows = vec![0; offers.sites.len()];
         for had in &self.slots {
@@ -113,51 +115,55 @@ impl Plan {
         rows
     }
 
-    /// Sites whose slots of this plan are at some moment more than all their processors: offers that are promised twice.
+    /// Sites whose slots in this plan exceed their processors at some moment: the site offers some
+    /// processors twice.
     pub fn overbooked(&self, offers: &Offers) -> Vec<usize> {
         let rows = self.rows(offers).into_iter().enumerate();
         rows.filter(|(site, rows)| *rows > offers.sites[*site].processors).map(|(s, _)| s).collect()
     }
 }
 
-/// Why there is no plan, and what is nearest.
+/// The reason why no plan exists, with the nearest one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NoPlan {
-    /// Nothing is offered.
+    /// No site offers a slot.
     NoSlots,
-    /// A task has no place, whichever slots are had.
-    Blocked(Box<Blocked>),
-    /// There are plans, and none holds to the constraint.
-    Missed(Box<Missed>),
+    /// A task fits on no set of slots.
+    NoPlace(Box<BlockedTask>),
+    /// Plans exist, but none meets the constraint.
+    Constraint(Box<NearestPlan>),
 }
 
-/// A task that has no place.
+/// A task that fits on no set of slots, with explanations and remedies.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Blocked {
-    /// What the scheduler says.
+pub struct BlockedTask {
+    /// Report of the list scheduler.
     pub why: UnplacedTask,
     /// Index of the task.
     pub task: usize,
-    /// Before this it cannot start, even where all before it run where they are fastest and wait for nothing.
+    /// Earliest start of the task, if each of its predecessors runs on its fastest site without
+    /// waiting.
     pub ready: Time,
-    /// Most processors of a site that are offered at once from then on: site, how many, from when.
+    /// The maximum of processors that one site offers at once from then on: site, number, start.
     pub widest: Option<(usize, u64, Time)>,
-    /// The longest time that a site offers as many processors as it needs: site, from when, until when.
+    /// The longest interval in which a site offers enough processors: site, start, end.
     pub longest: Option<(usize, Time, Time)>,
-    /// The site with most processors, offered or not.
+    /// The site with the most processors, offered or not.
     pub largest: (usize, u32),
-    /// The workflow has a plan on all slots if these tasks make do with so many processors for the same time.
+    /// Tasks with reduced numbers of processors and the same runtimes, with which the workflow fits
+    /// on all slots.
     pub narrower: Option<(Vec<(usize, u32)>, Objectives)>,
-    /// The workflow has a plan on all slots if its tasks are placed in another order.
+    /// Another list scheduler with which the workflow fits on all slots.
     pub other: Option<(Method, Objectives)>,
 }
 
-/// No plan holds to the constraint.
+/// The plans that come nearest to a constraint that none meets.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Missed {
-    /// What was asked for.
+pub struct NearestPlan {
+    /// The constraint of the request.
     pub constraint: Constraint,
-    /// The nearest: the fastest plan if no plan is in time, the cheapest if none is cheap enough, else what misses both by least.
+    /// The nearest plan: the fastest if all miss the deadline, the cheapest if all exceed the
+    /// budget, else the one with the smallest violation of both.
     pub nearest: Plan,
     /// Cost and makespan of the fastest plan.
     pub fastest: Objectives,
@@ -165,21 +171,22 @@ pub struct Missed {
     pub cheapest: Objectives,
 }
 
-/// What a planner asks of a task of a workflow's file.
+/// The resources of a task, for the planner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Needs {
-    /// No other task has it.
+    /// Unique name of the task.
     pub name: String,
-    /// At a speed of 1.
+    /// Seconds at a speed of 1.
     pub runtime_s: f64,
     /// Processors that it needs at the same time.
     pub processors: u32,
 }
 
-/// The planner's workflow for sites of these speeds: runtimes on each, at least a microsecond.
+/// The planner's graph of a workflow, with the runtimes on sites of these speeds. A runtime is at
+/// least a microsecond.
 ///
 /// # Errors
-/// Tasks wait for one another, or need no processors: what readers of workflows do not let pass.
+/// The graph has a cycle, or a task needs no processors. Readers accept no such workflow.
 pub fn dag(
     tasks: impl IntoIterator<Item = Needs>,
     edges: impl IntoIterator<Item = (usize, usize, u64)>,
@@ -200,45 +207,45 @@ pub fn dag(
     Dag::new(tasks.into_iter().map(task).collect(), &edges, speeds.len())
 }
 
-/// Plans a workflow on offers. The same question has the same answer.
+/// Plans a workflow on offers. The result is a function of the arguments.
 ///
 /// # Errors
 /// [`NoPlan`].
-pub fn plan(dag: &Dag, offers: &Offers, wish: &Wish) -> Result<Plan, NoPlan> {
+pub fn plan(dag: &Dag, offers: &Offers, request: &PlanRequest) -> Result<Plan, NoPlan> {
     let (slots, links) = (offers.slots(), offers.links());
     if slots.is_empty() {
         return Err(NoPlan::NoSlots);
     }
-    // The paper's search chooses whole slots.
-    let pieces = match wish.search {
+    // The paper's search selects whole slots.
+    let pieces = match request.search {
         Search::Pruned => SlotPieces::cut(&slots),
         Search::Paper { .. } => SlotPieces::whole(&slots),
     };
     let all = SlotSet::all(pieces.slots().len());
-    let mut lister = ListScheduler::on_pieces(dag, &links, &pieces, wish.method);
-    let mut found = search(&mut lister, wish.search, wish.budget, wish.seed, false);
+    let mut lister = ListScheduler::on_pieces(dag, &links, &pieces, request.method);
+    let mut found = search(&mut lister, request.search, request.budget, request.seed, false);
     if found.front.points().is_empty() {
-        // The search may have passed over the few sets that are plans: all slots are one if any is.
+        // The search may have missed the few feasible sets. If any set is feasible, all slots are.
         lister.set_cost_weight(0.0);
         match lister.schedule(&all) {
             Ok(schedule) => {
                 let (cost, makespan) = (schedule.outcome.cost, schedule.outcome.makespan);
                 found.front.insert(Objectives { cost, makespan }, &all);
             }
-            Err(why) => return Err(blocked(dag, offers, &slots, wish.method, why)),
+            Err(why) => return Err(blocked(dag, offers, &slots, request.method, why)),
         }
     }
     let front = found.front;
     let index =
         |point: &PlanPoint| front.points().iter().position(|other| other == point).unwrap_or(0);
-    let chosen = front.choose(wish.alpha, &wish.constraint);
+    let chosen = front.choose(request.alpha, &request.constraint);
     let ends =
         |at: Option<&PlanPoint>| at.map_or(Objectives { cost: 0.0, makespan: 0 }, |p| p.objectives);
     let (cheapest, fastest) = (ends(front.points().first()), ends(front.points().last()));
     let at = match chosen {
         Ok(point) => index(point),
         Err(nearest) => {
-            let Constraint { deadline, budget } = wish.constraint;
+            let Constraint { deadline, budget } = request.constraint;
             if deadline.is_some_and(|deadline| fastest.makespan > deadline) {
                 front.points().len() - 1
             } else if budget.is_some_and(|budget| cheapest.cost > budget) {
@@ -250,7 +257,7 @@ pub fn plan(dag: &Dag, offers: &Offers, wish: &Wish) -> Result<Plan, NoPlan> {
     };
     let mut takes = [at; TRADE_OFFS];
     for (number, takes) in takes.iter_mut().enumerate() {
-        if let Ok(point) = front.choose(trade_off(number), &wish.constraint) {
+        if let Ok(point) = front.choose(trade_off(number), &request.constraint) {
             *takes = index(point);
         }
     }
@@ -258,7 +265,7 @@ pub fn plan(dag: &Dag, offers: &Offers, wish: &Wish) -> Result<Plan, NoPlan> {
     lister.set_cost_weight(front.points()[at].cost_weight);
     let mut schedule = match lister.schedule(&front.points()[at].slots) {
         Ok(schedule) => schedule,
-        Err(why) => return Err(blocked(dag, offers, &slots, wish.method, why)),
+        Err(why) => return Err(blocked(dag, offers, &slots, request.method, why)),
     };
     for part in schedule.tasks.iter_mut().flat_map(|task| &mut task.pieces) {
         part.slot = pieces.offer(part.slot);
@@ -277,8 +284,8 @@ pub fn plan(dag: &Dag, offers: &Offers, wish: &Wish) -> Result<Plan, NoPlan> {
     if is_held {
         Ok(plan)
     } else {
-        Err(NoPlan::Missed(Box::new(Missed {
-            constraint: wish.constraint,
+        Err(NoPlan::Constraint(Box::new(NearestPlan {
+            constraint: request.constraint,
             nearest: plan,
             fastest,
             cheapest,
@@ -286,7 +293,7 @@ pub fn plan(dag: &Dag, offers: &Offers, wish: &Wish) -> Result<Plan, NoPlan> {
     }
 }
 
-/// What no plan costs less than.
+/// Lower bound of the cost of all plans.
 fn floor(dag: &Dag, slots: &[Slot], sites: usize) -> f64 {
     let mut rates = vec![f64::INFINITY; sites];
     for slot in slots {
@@ -300,7 +307,8 @@ fn floor(dag: &Dag, slots: &[Slot], sites: usize) -> f64 {
     dag.tasks().iter().map(least).sum()
 }
 
-/// When each task ends at the earliest if nothing waits but for its parents, each on the fastest site that offers anything.
+/// The earliest end of each task, if all tasks run on the fastest site that offers a slot and wait
+/// only for their parents.
 fn chain(dag: &Dag, slots: &[Slot], sites: usize) -> Vec<Time> {
     let offers: Vec<usize> =
         (0..sites).filter(|site| slots.iter().any(|slot| slot.site == *site)).collect();
@@ -313,8 +321,12 @@ fn chain(dag: &Dag, slots: &[Slot], sites: usize) -> Vec<Time> {
     ends
 }
 
-/// The slots of a plan and their processors, and the processors of each task.
-fn placed(slots: &[Slot], chosen: &SlotSet, schedule: &Schedule) -> (Vec<Had>, Vec<Numbers>) {
+/// The slots of a plan with their processors, and the processors of each task.
+fn placed(
+    slots: &[Slot],
+    chosen: &SlotSet,
+    schedule: &Schedule,
+) -> (Vec<PlannedSlot>, Vec<Numbers>) {
     let mut first_of_site: Vec<usize> = Vec::new();
     for (at, slot) in slots.iter().enumerate() {
         if slot.site >= first_of_site.len() {
@@ -325,7 +337,7 @@ fn placed(slots: &[Slot], chosen: &SlotSet, schedule: &Schedule) -> (Vec<Had>, V
     order.sort_by_key(|&slot| (slots[slot].site, slots[slot].start, slot));
     let mut index = vec![usize::MAX; slots.len()];
     order.iter().enumerate().for_each(|(at, &slot)| index[slot] = at);
-    // What runs on each slot: (task, processors).
+    // The tasks of each slot: (task, processors).
     let mut runs: Vec<Vec<(usize, u32)>> = vec![Vec::new(); order.len()];
     for (task, place) in schedule.tasks.iter().enumerate() {
         for piece in &place.pieces {
@@ -334,7 +346,7 @@ fn placed(slots: &[Slot], chosen: &SlotSet, schedule: &Schedule) -> (Vec<Had>, V
             }
         }
     }
-    let mut had: Vec<Had> = Vec::with_capacity(order.len());
+    let mut had: Vec<PlannedSlot> = Vec::with_capacity(order.len());
     for (&slot, runs) in order.iter().zip(&runs) {
         let offer = slots[slot].clone();
         let (mut used, mut busy) = (0u128, (Time::MAX, 0));
@@ -346,7 +358,7 @@ fn placed(slots: &[Slot], chosen: &SlotSet, schedule: &Schedule) -> (Vec<Had>, V
         if runs.is_empty() {
             busy = (offer.start, offer.start);
         }
-        had.push(Had {
+        had.push(PlannedSlot {
             slot,
             of_site: slot - first_of_site[offer.site],
             end: offer.end.max(busy.1),
@@ -358,12 +370,12 @@ fn placed(slots: &[Slot], chosen: &SlotSet, schedule: &Schedule) -> (Vec<Had>, V
             offer,
         });
     }
-    // Slots among their site's processors.
+    // Number the slots within the processors of their sites.
     let mut from = 0;
     while from < had.len() {
         let site = had[from].offer.site;
         let to = from + had[from..].iter().take_while(|had| had.offer.site == site).count();
-        let span = |had: &Had| Span {
+        let span = |had: &PlannedSlot| Span {
             processors: had.offer.processors,
             start: had.offer.start,
             end: had.end,
@@ -377,7 +389,7 @@ fn placed(slots: &[Slot], chosen: &SlotSet, schedule: &Schedule) -> (Vec<Had>, V
         }
         from = to;
     }
-    // Tasks among their slots' processors.
+    // Number the tasks within the processors of their slots.
     let mut places = vec![Numbers::default(); schedule.tasks.len()];
     for (had, runs) in had.iter().zip(&runs) {
         let span = |&(task, processors): &(usize, u32)| {
@@ -385,7 +397,7 @@ fn placed(slots: &[Slot], chosen: &SlotSet, schedule: &Schedule) -> (Vec<Had>, V
             Span { processors, start: place.start, end: place.end }
         };
         let spans: Vec<Span> = runs.iter().map(span).collect();
-        // The scheduler gives no slot more than it has.
+        // The scheduler uses at most the processors of the slot.
         let numbers = number(&spans, had.offer.processors).unwrap_or_default();
         for (&(task, _), numbers) in runs.iter().zip(numbers) {
             places[task] = places[task].with(&numbers.through(&had.processors));
@@ -394,7 +406,7 @@ fn placed(slots: &[Slot], chosen: &SlotSet, schedule: &Schedule) -> (Vec<Had>, V
     (had, places)
 }
 
-/// What keeps a task from a place, and what would help.
+/// Explains why a task has no place, and searches for remedies.
 fn blocked(
     dag: &Dag,
     offers: &Offers,
@@ -419,7 +431,7 @@ fn blocked(
                 .filter(|slot| slot.start <= at && until(slot) > at)
                 .map(|slot| (until(slot), slot.processors))
                 .collect();
-            // Those that last longest first.
+            // In decreasing order of their ends.
             open.sort_unstable_by(|a, b| b.cmp(a));
             let all: u64 = open.iter().map(|(_, processors)| u64::from(*processors)).sum();
             if all > widest.map_or(0, |(_, most, _)| most) {
@@ -455,7 +467,7 @@ fn blocked(
         })
     });
     let largest = largest.unwrap_or((0, 0));
-    NoPlan::Blocked(Box::new(Blocked {
+    NoPlan::NoPlace(Box::new(BlockedTask {
         why,
         task,
         ready,
@@ -467,15 +479,15 @@ fn blocked(
     }))
 }
 
-/// After all: an extensible slot has no end.
+/// The end of an extensible slot, which is later than all others.
 pub fn forever() -> Time {
     springtide_actors::policy::provisioning::NEVER
 }
 
-/// So often processors are taken from tasks that have no place, before it is given up.
+/// Maximum number of attempts to reduce the processors of tasks without a place.
 const NARROWINGS: usize = 24;
 
-/// Takes processors from tasks that have no place until all have one.
+/// Reduces the processors of tasks without a place until all tasks have one.
 fn narrower(
     dag: &Dag,
     slots: &[Slot],
@@ -493,12 +505,12 @@ fn narrower(
     };
     let mut why = why.clone();
     for _ in 0..NARROWINGS {
-        // Fewer than it has now, and no more than there are for so long.
+        // Fewer than now, and no more than are free for its runtime.
         let most = why.most.min(why.processors - 1);
         if most == 0 {
             return None;
         }
-        // Whoever needs as much for as long has no place either.
+        // Other tasks with as many processors and as long a runtime have no place either.
         for task in &mut tasks {
             if task.processors > most && least(task) >= why.runtime {
                 task.processors = most;
@@ -538,12 +550,13 @@ mod tests {
 
     fn slot(processors: u32, start: u32, end: u32) -> String {
         format!(
-            r#"{{"processors":{processors},"start_s":{start},"end_s":{end},"divisible":false,"extensible":false}}"#
+            r#"{{"processors":{processors},"start_s":{start},"end_s":{end},
+               "divisible":false,"extensible":false}}"#
         )
     }
 
-    fn wish() -> Wish {
-        Wish {
+    fn request() -> PlanRequest {
+        PlanRequest {
             alpha: 0.5,
             constraint: Constraint::default(),
             method: Method::Heft,
@@ -557,7 +570,7 @@ mod tests {
         Needs { name: name.to_owned(), runtime_s, processors }
     }
 
-    /// Two after one, as long as they are wide.
+    /// A task with two children that have twice its runtime and processors.
     fn fork(offers: &Offers) -> Dag {
         let speeds: Vec<f64> = offers.sites.iter().map(|site| site.speed).collect();
         let tasks = [needs("a", 10.0, 1), needs("b", 20.0, 2), needs("c", 20.0, 2)];
@@ -565,12 +578,13 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_has_what_it_pays_and_pays_what_it_has() {
+    fn the_cost_of_a_plan_is_that_of_its_slots() {
         let slots = [slot(2, 0, 60), slot(2, 0, 30)].join(",");
         let offers = offers(&[("vu", 8, 1.0, &slots), ("uva", 8, 2.0, &slot(4, 0, 100))]);
         let dag = fork(&offers);
-        let plan = plan(&dag, &offers, &wish()).unwrap();
-        // At double speed all of it takes 15 s on one site, which is paid for 100 s; or two slots of the other.
+        let plan = plan(&dag, &offers, &request()).unwrap();
+        // On the site of double speed the workflow takes 15 s in a slot of 100 s. The other site
+        // has two slots.
         let points: Vec<_> = plan
             .front
             .points()
@@ -591,17 +605,17 @@ mod tests {
     }
 
     #[test]
-    fn an_unmet_wish_has_a_nearest_plan() {
+    fn an_unmet_constraint_has_a_nearest_plan() {
         let slots = [slot(2, 0, 60), slot(2, 0, 30)].join(",");
         let offers = offers(&[("vu", 8, 1.0, &slots)]);
         let dag = fork(&offers);
         let ask = |deadline: Option<u64>, budget: Option<f64>| {
             let deadline = deadline.map(|seconds| seconds * SECOND);
             let constraint = Constraint { deadline, budget };
-            plan(&dag, &offers, &Wish { constraint, ..wish() })
+            plan(&dag, &offers, &PlanRequest { constraint, ..request() })
         };
         let missed = |deadline, budget| match ask(deadline, budget) {
-            Err(NoPlan::Missed(missed)) => *missed,
+            Err(NoPlan::Constraint(missed)) => *missed,
             other => panic!("{other:?}"),
         };
         let late = missed(Some(20), None);
@@ -615,11 +629,11 @@ mod tests {
     }
 
     #[test]
-    fn a_task_without_a_place_is_told_what_there_is() {
+    fn a_task_without_a_place_has_explanations_and_remedies() {
         let ask = |offers: &Offers, tasks: Vec<Needs>, edges: &[(usize, usize, u64)]| {
             let dag = dag(tasks, edges.iter().copied(), &[1.0]).unwrap();
-            match plan(&dag, offers, &wish()) {
-                Err(NoPlan::Blocked(blocked)) => *blocked,
+            match plan(&dag, offers, &request()) {
+                Err(NoPlan::NoPlace(blocked)) => *blocked,
                 other => panic!("{other:?}"),
             }
         };
@@ -638,18 +652,18 @@ mod tests {
         let long = ask(&offers, vec![needs("l", 90.0, 2)], &[]);
         assert_eq!(long.longest, Some((0, 30 * SECOND, 100 * SECOND)));
         assert_eq!(long.narrower, None);
-        // Too late: when its parent has ended the wide slot is over.
+        // Too late: the wide slot ends before its parent.
         let late = ask(&offers, vec![needs("p", 50.0, 1), needs("q", 30.0, 4)], &[(0, 1, 0)]);
         assert_eq!((late.why.task.as_str(), late.ready), ("q", 50 * SECOND));
         assert_eq!(late.longest, Some((0, 50 * SECOND, 60 * SECOND)));
         assert_eq!(late.narrower.unwrap().0, [(1, 2)]);
         let none = super::tests::offers(&[("vu", 16, 1.0, "")]);
         let one = dag([needs("a", 1.0, 1)], [], &[1.0]).unwrap();
-        assert_eq!(plan(&one, &none, &wish()), Err(NoPlan::NoSlots));
+        assert_eq!(plan(&one, &none, &request()), Err(NoPlan::NoSlots));
     }
 
-    /// Drawn workflows on drawn offers: no processor has two tasks at a time, each task has its processors within its slots, and slots of
-    /// a site share none.
+    /// For random workflows on random offers: no processor has two tasks at a time, the processors
+    /// of a task are within its slots, and slots of a site share none.
     #[test]
     fn two_tasks_are_never_on_one_processor_at_a_time() {
         let mut random = springtide_runtime::random::SplitMix(11);
@@ -661,9 +675,12 @@ mod tests {
                         .map(|_| {
                             let start = random.below(200);
                             let end = start + 50 + random.below(800);
-                            let (processors, divisible) = (1 + random.below(12), random.below(2) == 0);
+                            let processors = 1 + random.below(12);
+                            let divisible = random.below(2) == 0;
                             let extensible = random.below(3) == 0;
-                            format!(r#"{{"processors":{processors},"start_s":{start},"end_s":{end},"divisible":{divisible},"extensible":{extensible}}}"#)
+                            format!(
+                                r#"{{"processors":{processors},"start_s":{start},"end_s":{end},"#
+                            ) + &format!(r#""divisible":{divisible},"extensible":{extensible}}}"#)
                         })
                         .collect();
                     (format!("s{site}"), slots.join(","))
@@ -693,7 +710,7 @@ mod tests {
             let dag = dag(tasks, edges, &speeds).unwrap();
             let search = if seed % 4 == 0 { Search::PAPER } else { Search::Pruned };
             let method = Method::ALL[seed % 4];
-            let asked = Wish { search, method, seed: seed as u64, ..wish() };
+            let asked = PlanRequest { search, method, seed: seed as u64, ..request() };
             let Ok(plan) = plan(&dag, &offers, &asked) else { continue };
             plans += 1;
             let sum: f64 = plan.slots.iter().map(|had| had.cost).sum();

@@ -1,24 +1,26 @@
-//! Which processors are whose: numbers for what has only counts over time.
+//! Numbers of processors for intervals that have only counts.
 //!
-//! Must not know what a task or a slot is. A count that fits at each moment can be numbered: taken by their starts, every interval finds
-//! as many free numbers as it needs, whichever the others have (an interval graph is coloured with as many colours as overlap).
+//! Counts that fit at each moment can be numbered. In order of their starts, each interval finds as
+//! many free numbers as it needs: an interval graph can be coloured with as many colours as the
+//! largest number of overlapping intervals. Independent of tasks and slots.
 
 use std::fmt;
 
-/// Processors from a time to another.
+/// A number of processors during an interval of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Number of processors in use.
     pub processors: u32,
-    /// From when, in microseconds.
+    /// Start of the interval, in microseconds.
     pub start: u64,
-    /// Until when; what is not after the start takes no time, and is numbered as if nothing else were there.
+    /// End of the interval, in microseconds. An interval that does not end after its start takes no
+    /// time, and is numbered as if it were alone.
     pub end: u64,
 }
 
-/// Numbers of processors: runs of (first, how many), ascending, none beside another.
+/// A set of processor numbers, as ascending runs of (first number, length) that do not touch.
 ///
-/// Written as evalys and Batsim write them: `0-3 7`.
+/// Its text has the form of evalys and Batsim: `0-3 7`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
     runs: Vec<(u32, u32)>,
@@ -30,28 +32,28 @@ impl Numbers {
         Self { runs: if count > 0 { vec![(0, count)] } else { Vec::new() } }
     }
 
-    /// Runs of (first, how many).
+    /// The runs as (first number, length), ascending.
     pub fn runs(&self) -> &[(u32, u32)] {
         &self.runs
     }
 
-    /// Returns the number of processors.
+    /// The number of processors.
     pub fn count(&self) -> u32 {
         self.runs.iter().map(|(_, count)| count).sum()
     }
 
-    /// All of them, ascending.
+    /// Iterates over the numbers in ascending order.
     #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.runs.iter().flat_map(|&(first, count)| first..first + count)
     }
 
-    /// One more than the largest; 0 if there is none.
+    /// The largest number plus one, or 0 for an empty set.
     pub fn end(&self) -> u32 {
         self.runs.last().map_or(0, |(first, count)| first + count)
     }
 
-    /// Each as it is called elsewhere: the `n`th of `names` for the number `n`.
+    /// Maps each number `n` to the `n`th number of `names`.
     pub fn through(&self, names: &Self) -> Self {
         let mut through = Self::default();
         let (mut run, mut passed) = (0, 0);
@@ -72,23 +74,23 @@ impl Numbers {
         through
     }
 
-    /// With those of another.
+    /// The union with a disjoint set.
     pub fn with(&self, other: &Self) -> Self {
         let mut both = self.clone();
         other.runs.iter().for_each(|&run| both.add(run));
         both
     }
 
-    /// Each larger by so many.
+    /// The set with each number increased by `by`.
     pub fn shifted(&self, by: u32) -> Self {
         Self { runs: self.runs.iter().map(|&(first, count)| (first + by, count)).collect() }
     }
 
-    /// Puts a run in of which no number is there yet.
+    /// Adds a run that is disjoint from the set.
     fn add(&mut self, (first, count): (u32, u32)) {
         let at = self.runs.partition_point(|&(other, _)| other < first);
         self.runs.insert(at, (first, count));
-        // It may be beside the next, and the one before beside it.
+        // It may touch the next run, and the previous run may touch it.
         for left in [at, at.wrapping_sub(1)] {
             if let (Some(&(a, length)), Some(&(b, more))) =
                 (self.runs.get(left), self.runs.get(left.wrapping_add(1)))
@@ -100,7 +102,8 @@ impl Numbers {
         }
     }
 
-    /// Takes so many out: of one run if one is long enough, else the smallest. `None`: there are too few.
+    /// Removes `wanted` numbers: from one run if a run is long enough, else the smallest numbers.
+    /// `None` if the set has too few.
     fn take(&mut self, wanted: u32) -> Option<Self> {
         if let Some(at) = self.runs.iter().position(|&(_, count)| count >= wanted) {
             let (first, count) = self.runs[at];
@@ -143,14 +146,14 @@ impl fmt::Display for Numbers {
     }
 }
 
-/// The most processors that spans have at one moment.
+/// The maximum number of processors that spans use at one moment.
 pub fn most(spans: &[Span]) -> u64 {
     let mut changes: Vec<(u64, bool, u32)> = Vec::with_capacity(2 * spans.len());
     for span in spans.iter().filter(|span| span.start < span.end) {
         changes.push((span.start, true, span.processors));
         changes.push((span.end, false, span.processors));
     }
-    // At one moment what ends goes first.
+    // At one moment, ends come before starts.
     changes.sort_unstable();
     let (mut now, mut most) = (0u64, 0);
     for (_, begins, processors) in changes {
@@ -161,7 +164,8 @@ pub fn most(spans: &[Span]) -> u64 {
     most
 }
 
-/// Numbers below `limit` for each span, so that no two have one at the same time. `None`: at some moment there are more than that.
+/// Assigns numbers below `limit` to each span, so that no two spans share one at the same time.
+/// `None` if the spans need more at some moment.
 pub fn number(spans: &[Span], limit: u32) -> Option<Vec<Numbers>> {
     let mut order: Vec<usize> = (0..spans.len()).collect();
     order.sort_by_key(|&at| (spans[at].start, spans[at].end, at));
@@ -216,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_many_is_not_numbered() {
+    fn spans_beyond_the_limit_are_not_numbered() {
         let span = |processors, start, end| Span { processors, start, end };
         let spans = [span(2, 0, 10), span(2, 5, 8), span(3, 10, 11)];
         assert_eq!((most(&spans), number(&spans, 3)), (4, None));
@@ -225,9 +229,10 @@ mod tests {
         assert_eq!(all[2].to_string(), "0-2");
     }
 
-    /// Draws of spans that fit: two never have a number at one time, and all have as many as they need.
+    /// For random spans that fit: no two share a number at one time, and each has as many as it
+    /// needs.
     #[test]
-    fn whatever_fits_is_numbered_and_nobody_shares() {
+    fn all_spans_that_fit_are_numbered_without_sharing() {
         let mut random = springtide_runtime::random::SplitMix(3);
         for round in 0..200u64 {
             let count = 1 + random.below(60);

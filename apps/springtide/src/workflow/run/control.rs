@@ -46,7 +46,7 @@ pub struct StatusArgs {
 /// Options of `workflow logs`.
 #[derive(Args, Clone, Debug)]
 pub struct LogsArgs {
-    /// The task's id
+    /// Id of the task in the workflow
     #[arg(value_name = "TASK")]
     pub task: String,
     /// The run: its directory, or its name [default: the run that changed last]

@@ -49,7 +49,7 @@ pub struct RunDirectory {
     _lock: File,
     /// The description of the run.
     pub manifest: RunManifest,
-    /// The journal.
+    /// The journal of the run.
     pub journal: Journal,
     /// The journal of the cache, if the run has one.
     pub cache: Option<Journal>,
@@ -120,7 +120,7 @@ impl RunDirectory {
     /// It cannot be written.
     pub fn add_log(
         &self,
-        task: (usize, &str),
+        task: TaskName<'_>,
         attempt: u32,
         stream: OutputStream,
         bytes: &[u8],
@@ -129,10 +129,19 @@ impl RunDirectory {
     }
 }
 
+/// A task of a workflow, by index and by id.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskName<'a> {
+    /// Index of the task.
+    pub task: usize,
+    /// Id of the task in the workflow.
+    pub id: &'a str,
+}
+
 /// The path of the log of an attempt.
 pub fn log_path(
     dir: &Path,
-    (task, id): (usize, &str),
+    TaskName { task, id }: TaskName<'_>,
     attempt: u32,
     stream: OutputStream,
 ) -> PathBuf {
@@ -153,7 +162,7 @@ pub fn log_path(
 
 /// The log of an attempt of a task whose index is unknown; none if the attempt wrote nothing.
 pub fn find_log(dir: &Path, id: &str, attempt: u32, stream: OutputStream) -> Option<PathBuf> {
-    let path = log_path(dir, (0, id), attempt, stream);
+    let path = log_path(dir, TaskName { task: 0, id }, attempt, stream);
     if path.exists() {
         return Some(path);
     }
@@ -219,7 +228,8 @@ fn lock(dir: &Path) -> Result<File, Failed> {
             let process = runner(dir).map_or_else(String::new, |id| format!(" {id}"));
             let dir = dir.display();
             return Err(Failed::failure(format!(
-                "process{process} runs {dir}: see `workflow watch {dir}` and `workflow cancel {dir}`"
+                "process{process} runs {dir}: see `workflow watch {dir}` and `workflow cancel \
+                 {dir}`"
             )));
         }
         Err(TryLockError::Error(error)) => return Err(cannot("lock", &path, &error)),
@@ -289,7 +299,7 @@ mod tests {
     #[test]
     fn logs_are_named_after_their_tasks() {
         let name = |id: &str| {
-            let path = log_path(Path::new("d"), (7, id), 2, OutputStream::Stderr);
+            let path = log_path(Path::new("d"), TaskName { task: 7, id }, 2, OutputStream::Stderr);
             path.to_string_lossy().into_owned()
         };
         assert_eq!(name("sort-a"), "d/logs/sort-a.2.err");

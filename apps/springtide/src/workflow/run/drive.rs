@@ -29,7 +29,7 @@ use springtide_runtime::work::{Job as _, OutputStream, encode_job};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::directory::{RunDirectory, log_path};
+use super::directory::{RunDirectory, TaskName, log_path};
 use super::flow::{Flow, FlowAction, FlowEvent};
 use super::given::GivenFile;
 use super::journal::JournalEntry;
@@ -122,13 +122,14 @@ pub struct Drive<'a> {
 }
 
 impl<'a> Drive<'a> {
-    /// A run that has not begun.
+    /// Creates a run that has not begun.
     pub fn new(
         prepared: &'a Prepared,
         spec: &'a RunSpec,
         attachment: &'a mut Attachment,
         directory: &'a mut RunDirectory,
-        (staging, flow): (Rc<Staging>, Flow),
+        staging: Rc<Staging>,
+        flow: Flow,
         talk: Talk,
     ) -> Self {
         let scheduler = attachment.scheduler();
@@ -360,7 +361,7 @@ impl<'a> Drive<'a> {
                     log_bytes += bytes.len() as u64;
                     if let Some(placed) = self.flow.attempt(number) {
                         let id = self.spec.steps[placed.task].id.as_str();
-                        let task = (placed.task, id);
+                        let task = TaskName { task: placed.task, id };
                         self.directory.add_log(task, placed.attempt, stream, &bytes)?;
                     }
                 }
@@ -773,7 +774,7 @@ impl<'a> Drive<'a> {
     /// The end of the log of a task's last attempt, for a message.
     fn log_end(&self, task: usize) -> String {
         let attempt = self.flow.table().attempts(task);
-        let task = (task, self.spec.steps[task].id.as_str());
+        let task = TaskName { task, id: self.spec.steps[task].id.as_str() };
         for stream in [OutputStream::Stderr, OutputStream::Stdout] {
             let path = log_path(self.directory.path(), task, attempt, stream);
             let Ok(bytes) = std::fs::read(&path) else { continue };
@@ -890,7 +891,7 @@ impl<'a> Drive<'a> {
         self.staging.remove(&names).await;
     }
 
-    /// Ends the display.
+    /// Ends the display of progress.
     pub fn end_display(&mut self) {
         self.talk.done();
     }

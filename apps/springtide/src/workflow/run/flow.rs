@@ -44,7 +44,7 @@ pub struct StepFiles {
 /// A plan of tasks that have not started, and the reservation for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgreedPlan {
-    /// The reservation.
+    /// Number of the reservation.
     pub reservation: ReservationId,
     /// The cluster and planned start of each task.
     pub places: BTreeMap<usize, (ClusterId, Time)>,
@@ -240,15 +240,15 @@ pub struct TaskTimes {
 pub struct FlowSettings {
     /// Whether tasks run on reserved slots.
     pub reserves: bool,
-    /// The most plans.
+    /// Maximum number of plans.
     pub plans_max: u32,
     /// Clusters with a directory of files.
     pub file_clusters: BTreeSet<ClusterId>,
-    /// The most pilots at a time.
+    /// Maximum number of pilots at a time.
     pub pilots_max: usize,
 }
 
-/// A run.
+/// The decisions of a run: which task starts where, and when pilots begin and end.
 #[derive(Debug)]
 pub struct Flow {
     table: TaskTable,
@@ -318,7 +318,7 @@ impl Flow {
         }
     }
 
-    /// The tasks.
+    /// The table of tasks.
     pub fn table(&self) -> &TaskTable {
         &self.table
     }
@@ -333,7 +333,7 @@ impl Flow {
         self.plans
     }
 
-    /// The pilots.
+    /// The table of pilots.
     pub fn pilots(&self) -> &PilotTable {
         &self.pilots
     }
@@ -1030,7 +1030,10 @@ mod tests {
         let (reason, impossible) = ("no node has 4 processors".to_owned(), true);
         let pilot = submitted[0].0;
         let out = flow.handle(FlowEvent::PilotEnded { pilot, reason, impossible }, 1);
-        let failed = |action: &FlowAction| matches!(action, FlowAction::Failed { again: false, placed, .. } if placed.task == 0);
+        let failed = |action: &FlowAction| {
+            let FlowAction::Failed { again: false, placed, .. } = action else { return false };
+            placed.task == 0
+        };
         assert!(out.iter().any(failed), "{out:?}");
         let pilot = pilots(&out)[0].0;
         let ready = FlowEvent::PilotReady { pilot, node: node("n", 1) };
@@ -1080,7 +1083,10 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn every_task_ends_once_under_random_losses(
-            parents in prop::collection::vec(prop::collection::vec(any::<prop::sample::Index>(), 0..3), 1..30),
+            parents in prop::collection::vec(
+                prop::collection::vec(any::<prop::sample::Index>(), 0..3),
+                1..30,
+            ),
             widths in prop::collection::vec(1_u32..4, 30),
             fates in prop::collection::vec(0_u8..20, 400),
         ) {
@@ -1112,7 +1118,8 @@ mod tests {
                         FlowAction::Run { pilot, number, placed, .. } => {
                             let has = live.get(&pilot).copied().flatten().unwrap_or(0);
                             prop_assert!(has >= placed.processors, "{placed:?} on {has}");
-                            let twice = running.values().any(|(_, other)| other.task == placed.task);
+                            let twice =
+                                running.values().any(|(_, other)| other.task == placed.task);
                             prop_assert!(!twice);
                             running.insert(number, (pilot, placed));
                         }

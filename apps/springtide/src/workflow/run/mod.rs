@@ -1,6 +1,7 @@
 //! `workflow run`: a workflow on a grid that is up, on reserved slots or best effort.
 //!
-//! - [`table`] and [`pilots`] are the tasks and the nodes, [`flow`] decides which task starts where.
+//! - [`table`] and [`pilots`] are the tasks and the nodes. [`flow`] decides which task starts
+//!   where.
 //! - [`drive`] executes that: it submits pilots ([`pilot_job`]), sends them tasks, brings files
 //!   ([`staging`]) and reserves slots ([`reserve`], [`parts`]).
 //! - [`directory`] and [`journal`] keep what was done, so that a later process continues.
@@ -137,7 +138,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Size>,
     /// Maximum number of nodes at a time
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 1000,
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub nodes: u32,
     /// Reserved time of a task as a multiple of its runtime
     #[arg(long, value_name = "FACTOR", default_value_t = 1.2, value_parser = slack)]
@@ -146,7 +148,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     pub overhead: Duration,
     /// Maximum number of plans
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 10,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub plans: u32,
     /// Time after which the run ends
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -402,7 +405,7 @@ async fn run_attached(
     let mut flow = Flow::new(table, spec.step_files.clone(), jobs, files, settings);
     let order = prepared.read.workflow.order();
     let restored =
-        restore::restore(&mut flow, &spec, order, &completed, (&staging, &prefix), prepared);
+        restore::restore(&mut flow, &spec, order, &completed, &staging, &prefix, prepared);
     let restored = restored.await?;
     if let Some(dir) = &args.fetch {
         // A process may have been killed after it copied a result, and before it recorded that.
@@ -443,8 +446,7 @@ async fn run_attached(
         talk.say(&format!("{restored} of {all} tasks are completed already"));
     }
     talk.say(&format!("the run's directory is {}", dir.display()));
-    let state = (staging, flow);
-    let mut drive = Drive::new(prepared, &spec, attachment, &mut directory, state, talk);
+    let mut drive = Drive::new(prepared, &spec, attachment, &mut directory, staging, flow, talk);
     let limit = async {
         match args.timeout {
             Some(time) => tokio::time::sleep(time).await,

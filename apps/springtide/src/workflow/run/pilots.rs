@@ -15,19 +15,19 @@ pub type PilotId = u64;
 const WEIGHT: f64 = 0.05;
 /// A pilot has tasks for this time, so that none waits for messages.
 const AHEAD_S: f64 = 0.2;
-/// The most tasks for each processor that a pilot has ahead.
+/// Maximum number of tasks for each processor that a pilot has ahead.
 const AHEAD_MAX: f64 = 64.0;
 
 /// An attempt of a task on a pilot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlacedTask {
-    /// The task.
+    /// Index of the task.
     pub task: usize,
-    /// Its attempt, from 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// Its processors.
+    /// Number of processors of the attempt.
     pub processors: u32,
-    /// Its GPUs.
+    /// Number of GPUs of the attempt.
     pub gpus: u32,
 }
 
@@ -36,22 +36,22 @@ pub struct PlacedTask {
 pub struct PilotNode {
     /// Name of the node.
     pub node: NodeId,
-    /// Its cluster.
+    /// Cluster of the node.
     pub cluster: ClusterId,
     /// The name of its host.
     pub host: String,
-    /// Its processors.
+    /// Number of processors of the node.
     pub processors: u32,
 }
 
 /// The requirements of a pilot's node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WantedNode {
-    /// The least processors.
+    /// Minimum number of processors.
     pub processors: u32,
     /// The memory for each processor in bytes; 0: any.
     pub memory_bytes: u64,
-    /// The GPUs.
+    /// Minimum number of GPUs.
     pub gpus: u32,
     /// The only cluster in which it may be; any if absent.
     pub cluster: Option<ClusterId>,
@@ -70,7 +70,7 @@ impl WantedNode {
     }
 }
 
-/// A pilot.
+/// A pilot: a job with one node that runs tasks.
 #[derive(Clone, Debug)]
 pub struct Pilot {
     /// The requirements of its node.
@@ -135,12 +135,12 @@ impl PilotTable {
         self.next
     }
 
-    /// All pilots.
+    /// All pilots with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (PilotId, &Pilot)> {
         self.pilots.iter().map(|(id, pilot)| (*id, pilot))
     }
 
-    /// A pilot.
+    /// The pilot with a number.
     pub fn get(&self, id: PilotId) -> Option<&Pilot> {
         self.pilots.get(&id)
     }

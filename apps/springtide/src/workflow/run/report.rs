@@ -23,9 +23,9 @@ pub struct CompletedRun<'a> {
     pub name: String,
     /// When this process began the run.
     pub begun: Time,
-    /// When it ended.
+    /// When this process ended the run.
     pub ended: Time,
-    /// The tasks.
+    /// The table of tasks.
     pub table: &'a TaskTable,
     /// When and where they ran.
     pub times: &'a [TaskTimes],

@@ -43,15 +43,15 @@ pub struct ReservedSlots {
     pub at: Time,
     /// Reason of the reservation.
     pub reason: String,
-    /// Number of tasks.
+    /// Number of tasks in the plan.
     pub tasks: usize,
     /// The planned running time of these tasks in seconds.
     pub makespan_s: f64,
-    /// The planned cost.
+    /// Cost of the plan.
     pub planned_cost: f64,
     /// The cost of the reserved slots.
     pub cost: f64,
-    /// The slots.
+    /// The reserved slots of the plan.
     pub parts: Vec<ReservedSlot>,
     /// The time of the release, once they are released.
     pub released: Option<Time>,
@@ -93,7 +93,7 @@ struct HeldReservation {
 type LostReservation = (ReservationId, ReservationRefusal);
 
 impl Reserver {
-    /// No reservation.
+    /// Creates a reserver without reservations.
     pub fn new(scheduler: Remote<Scheduler>) -> Self {
         let losses = mpsc::unbounded_channel();
         Self { scheduler, held: BTreeMap::new(), losses, all: Vec::new() }
@@ -126,7 +126,8 @@ impl Reserver {
         }
     }
 
-    /// Plans tasks on present offers, and reserves their slots in addition to earlier ones. Returns the plan, an entry for the journal and a text for the user.
+    /// Plans tasks on present offers, and reserves their slots in addition to earlier ones. Returns
+    /// the plan, an entry for the journal and a text for the user.
     ///
     /// # Errors
     /// No plan exists, or its slots cannot be reserved.
@@ -164,8 +165,9 @@ impl Reserver {
                 .filter_map(|(from, to, bytes)| Some((*index.get(from)?, *index.get(to)?, *bytes)));
             let speeds: Vec<f64> = offers.sites.iter().map(|site| site.speed).collect();
             let dag = dag(order.iter().map(needs), edges, &speeds).map_err(|e| e.to_string())?;
-            let wish = prepared.args.choice.wish(order.len(), &offers).map_err(|f| f.message)?;
-            let plan = plan(&dag, &offers, &wish).map_err(|no| describe(&no, slots))?;
+            let request =
+                prepared.args.choice.request(order.len(), &offers).map_err(|f| f.message)?;
+            let plan = plan(&dag, &offers, &request).map_err(|no| describe(&no, slots))?;
             let parts = parts(&plan, &offers, origin);
             let places = plan.schedule.tasks.iter().zip(&order).map(|(place, &task)| {
                 let cluster = ClusterId::from(offers.sites[place.site].name.as_str());
@@ -222,7 +224,7 @@ impl Reserver {
         Ok((agreed, entry, text))
     }
 
-    /// Releases all reservations.
+    /// Releases all reservations that it holds.
     pub async fn release(&mut self) {
         for (id, held) in std::mem::take(&mut self.held) {
             held.renewing.abort();
@@ -255,8 +257,8 @@ fn describe(no: &NoPlan, slots: &GridSlots) -> String {
             };
             format!("no suitable cluster offers a slot, and --best-effort needs none ({reasons})")
         }
-        NoPlan::Blocked(blocked) => blocked.why.to_string(),
-        NoPlan::Missed(missed) => format!(
+        NoPlan::NoPlace(blocked) => blocked.why.to_string(),
+        NoPlan::Constraint(missed) => format!(
             "no plan meets the request: the fastest takes {} and costs {:.2}, the cheapest takes \
              {} and costs {:.2}",
             springtide_cli::format::seconds(seconds(missed.fastest.makespan)),

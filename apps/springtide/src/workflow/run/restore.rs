@@ -73,7 +73,8 @@ pub async fn restore(
     spec: &RunSpec,
     order: &[usize],
     entries: &[JournalEntry],
-    (staging, prefix): (&Staging, &str),
+    staging: &Staging,
+    prefix: &str,
     prepared: &Prepared,
 ) -> Result<Restored, Failed> {
     let stored = if spec.has_files { staging.stored(prefix).await? } else { BTreeMap::new() };

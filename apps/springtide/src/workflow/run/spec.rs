@@ -66,15 +66,15 @@ pub struct RunSpec {
 
 /// What is needed to make tasks of a workflow.
 pub struct SpecInput<'a> {
-    /// The workflow.
+    /// The workflow and its file.
     pub read: &'a Read,
     /// The options of the run.
     pub args: &'a RunArgs,
     /// Commands in place of the workflow's own.
     pub commands: &'a BTreeMap<String, String>,
-    /// The registered jobs.
+    /// The jobs that the program registers.
     pub programs: &'a Programs<'a>,
-    /// The most bytes of a file.
+    /// Maximum size of a file in bytes.
     pub file_bytes_max: u64,
     /// The text that begins all stored names of the run.
     pub prefix: &'a str,

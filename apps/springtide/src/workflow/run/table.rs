@@ -86,10 +86,10 @@ pub struct FailureRules {
     pub fail_fast: bool,
 }
 
-/// Counts of tasks.
+/// Counts of tasks by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskCounts {
-    /// Completed tasks.
+    /// Number of completed tasks.
     pub completed: usize,
     /// Tasks that failed for good.
     pub failed: usize,
@@ -159,7 +159,7 @@ impl TaskTable {
         table
     }
 
-    /// The tasks' steps.
+    /// The steps of all tasks.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
@@ -184,7 +184,7 @@ impl TaskTable {
         self.tasks[task].limits
     }
 
-    /// Counts of tasks.
+    /// The counts of tasks by state.
     pub fn counts(&self) -> TaskCounts {
         self.counts
     }
@@ -403,7 +403,10 @@ mod tests {
     proptest! {
         #[test]
         fn each_task_ends_once_and_after_its_parents(
-            parents in prop::collection::vec(prop::collection::vec(any::<prop::sample::Index>(), 0..4), 1..40),
+            parents in prop::collection::vec(
+                prop::collection::vec(any::<prop::sample::Index>(), 0..4),
+                1..40,
+            ),
             fates in prop::collection::vec(0_u8..10, 200),
             retries in 0_u32..3,
         ) {

@@ -11,7 +11,7 @@ use springtide_workflow::Overrides;
 
 use super::super::control::run_state;
 use super::super::directory::{
-    RunManifest, find_log, log_path, read_entries, read_manifest, runner,
+    RunManifest, TaskName, find_log, log_path, read_entries, read_manifest, runner,
 };
 use super::super::journal::{JournalEntry, WorkflowSource};
 use super::super::table as command_table;
@@ -282,7 +282,8 @@ impl RunHistory {
         let index = attempt.task;
         match &self.workflow {
             Ok(read) if index < read.workflow.tasks.len() => {
-                let path = log_path(&self.dir, (index, id), attempt.number, stream);
+                let path =
+                    log_path(&self.dir, TaskName { task: index, id }, attempt.number, stream);
                 path.exists().then_some(path)
             }
             _ => find_log(&self.dir, id, attempt.number, stream),

@@ -1,6 +1,4 @@
-//! What is kept of a plan: its tables and its JSON.
-//!
-//! Must not know how a plan is found, nor how it is told to people.
+//! The files of a plan: its tables and its JSON. Independent of planning and of the text output.
 
 use std::fmt::Write as _;
 
@@ -10,48 +8,49 @@ use springtide_cli::dates::date;
 use springtide_simulator::figure::FigureError;
 use springtide_simulator::workload::figures::quoted;
 
-use super::planning::{Had, Plan, TRADE_OFFS, Wish, trade_off};
+use super::planning::{Plan, PlanRequest, PlannedSlot, TRADE_OFFS, trade_off};
 use super::{Read, Summary, front, gantt};
 use crate::operations::offers::Offers;
 use springtide_experiments::provisioning::SearchMode;
 
-/// A plan with all that it was made of.
+/// A plan with its inputs.
 #[derive(Clone, Copy)]
-pub struct Planned<'a> {
+pub struct PlanReport<'a> {
     /// The workflow as read from its file.
     pub read: &'a Read,
     /// The workflow in numbers.
     pub summary: &'a Summary,
-    /// The workflow as the planner saw it.
+    /// The planner's graph of the workflow.
     pub dag: &'a Dag,
     /// The slots that the sites offered.
     pub offers: &'a Offers,
-    /// Where the offers are from, for people.
+    /// Origin of the offers, for messages.
     pub source: &'a str,
-    /// What was asked for.
-    pub wish: &'a Wish,
+    /// The request that the plan answers.
+    pub request: &'a PlanRequest,
     /// The plan that was selected.
     pub plan: &'a Plan,
 }
 
-/// A method's word on a command line.
+/// A method's name on the command line.
 pub fn method_word(method: Method) -> String {
     method.to_string().to_ascii_lowercase()
 }
 
-/// Processor-seconds of processor-microseconds.
+/// Converts processor-microseconds to processor-seconds.
 fn processor_s(used: u128) -> f64 {
     used as f64 / SECOND as f64
 }
 
-impl Planned<'_> {
-    /// When all that a task waits for has ended: then it could start, were data there and processors free.
+impl PlanReport<'_> {
+    /// The time at which the last parent of a task ends. Data may arrive later, and processors may
+    /// be busy.
     pub fn ready(&self, task: usize) -> u64 {
         let ends = |&(parent, _): &(usize, u64)| self.plan.schedule.tasks[parent].end;
         self.dag.parents(task).iter().map(ends).max().unwrap_or(0)
     }
 
-    /// The number that each site's first processor has among those of all sites.
+    /// The index of each site's first processor among the processors of all sites.
     pub fn first_processors(&self) -> Vec<u32> {
         let rows = self.plan.rows(self.offers);
         let mut next = 0u32;
@@ -65,9 +64,10 @@ impl Planned<'_> {
             .collect()
     }
 
-    /// The plan as one object. Times are seconds after the origin, costs in the units of the offers' prices.
+    /// The plan as a JSON object. Times are seconds after the origin, costs are in the unit of the
+    /// offers' prices.
     pub fn object(&self) -> Value {
-        let Self { read, summary, offers, wish, plan, source, .. } = *self;
+        let Self { read, summary, offers, request, plan, source, .. } = *self;
         let first = self.first_processors();
         let site = |site: usize| &offers.sites[site].name;
         let points = plan.front.points().iter().enumerate().map(|(at, point)| {
@@ -115,9 +115,12 @@ impl Planned<'_> {
             })
         });
         let sites = offers.sites.iter().zip(first).map(|(site, first)| {
-            json!({ "name": site.name, "processors": site.processors, "epoch": site.epoch, "first": first })
+            json!({
+                "name": site.name, "processors": site.processors, "epoch": site.epoch,
+                "first": first,
+            })
         });
-        let paid: u128 = plan.slots.iter().map(Had::paid).sum();
+        let paid: u128 = plan.slots.iter().map(PlannedSlot::paid).sum();
         let used: u128 = plan.slots.iter().map(|had| had.used).sum();
         json!({
             "schema": springtide_cli::format::SCHEMA,
@@ -136,18 +139,18 @@ impl Planned<'_> {
                 "slots": offers.sites.iter().map(|site| site.slots.len()).sum::<usize>(),
             },
             "search": {
-                "method": method_word(wish.method),
-                "search": SearchMode::from_search(wish.search).word(),
-                "population": wish.budget.population,
-                "iterations": wish.budget.iterations,
-                "seed": wish.seed,
+                "method": method_word(request.method),
+                "search": SearchMode::from_search(request.search).word(),
+                "population": request.budget.population,
+                "iterations": request.budget.iterations,
+                "seed": request.seed,
                 "tried": plan.tried,
                 "feasible": plan.feasible,
             },
-            "wish": {
-                "alpha": wish.alpha,
-                "deadline_s": wish.constraint.deadline.map(seconds),
-                "budget": wish.constraint.budget,
+            "request": {
+                "alpha": request.alpha,
+                "deadline_s": request.constraint.deadline.map(seconds),
+                "budget": request.constraint.budget,
             },
             "taken": plan.at,
             "makespan_s": seconds(plan.is().makespan),
@@ -163,13 +166,15 @@ impl Planned<'_> {
         })
     }
 
-    /// The schedule as Batsim writes jobs and evalys reads them, a line a task. A task is submitted when the last that it waits for has
-    /// ended. Resources are numbered over all sites (`first` of a site in the JSON); `site_resources` are the site's own. The metadata is
-    /// the task's kind.
+    /// The schedule in the format that Batsim writes and evalys reads, one line a task. A task is
+    /// submitted when its last parent ends. Resources are numbered over all sites (`first` of a
+    /// site in the JSON); `site_resources` are numbered within the site. The metadata is the task's
+    /// kind.
     pub fn schedule_csv(&self) -> String {
-        let mut text = "job_id,workload_name,submission_time,requested_number_of_resources,requested_time,success,starting_time,\
-                        execution_time,finish_time,waiting_time,turnaround_time,stretch,allocated_resources,consumed_energy,metadata,\
-                        site,site_resources\n"
+        let mut text = "job_id,workload_name,submission_time,requested_number_of_resources,\
+                        requested_time,success,starting_time,execution_time,finish_time,\
+                        waiting_time,turnaround_time,stretch,allocated_resources,consumed_energy,\
+                        metadata,site,site_resources\n"
             .to_owned();
         let first = self.first_processors();
         let workload = quoted(&self.read.name());
@@ -179,7 +184,7 @@ impl Planned<'_> {
             let submitted = self.ready(task);
             let runs = seconds(place.end - place.start);
             let around = seconds(place.end - submitted);
-            // A String takes whatever is written.
+            // Writing to a `String` does not fail.
             let _ = writeln!(
                 text,
                 "{},{workload},{},{},{runs},1,{},{runs},{},{},{around},{},{},-1,{},{},{numbers}",
@@ -198,7 +203,7 @@ impl Planned<'_> {
         text
     }
 
-    /// The files of a plan by their names.
+    /// The names and contents of the files of a plan.
     ///
     /// # Errors
     /// A figure cannot be drawn.
