@@ -166,7 +166,7 @@ impl ClusterCoordinator {
         let (hub, name) = (self.hub.clone(), cluster_coordinator_name(self.spec.id));
         let addr = self.start();
         hub.publish(&name, addr.clone())
-            .accepts_judged::<WorkerJoined>()
+            .accepts_judged::<WorkerJoinNotice>()
             .accepts_judged::<WorkerPeriod>()
             .accepts_judged::<GetMemory>()
             .accepts_judged::<StoreMemory>()
@@ -505,10 +505,10 @@ impl Actor for ClusterCoordinator {
     }
 }
 
-impl Handler<WorkerJoined> for ClusterCoordinator {
+impl Handler<WorkerJoinNotice> for ClusterCoordinator {
     type Result = ();
 
-    fn handle(&mut self, message: WorkerJoined, ctx: &mut Self::Context) {
+    fn handle(&mut self, message: WorkerJoinNotice, ctx: &mut Self::Context) {
         if message.job != self.spec.id {
             return;
         }

@@ -84,7 +84,8 @@ struct CoordinatorWatch {
 
 impl Heartbeats {
     /// The kinds of frames that [`Heartbeats`] handles.
-    pub(crate) const KINDS: std::ops::RangeInclusive<Kind> = Kind::ALIVE..=Kind::HEARD;
+    pub(crate) const KINDS: std::ops::RangeInclusive<Kind> =
+        Kind::HEARTBEAT..=Kind::HEARTBEAT_REPLY;
 
     pub(crate) fn new(net: Net) -> Arc<Self> {
         Arc::new(Self { net, parts: Mutex::default() })
@@ -116,8 +117,8 @@ impl Heartbeats {
         parts.hosted = Some(HostedRole { job, view, detector, coordinator });
     }
 
-    /// Returns changes of liveness among the members. Must be called at each [`SilenceLimits::every`] of
-    /// [`SilenceLimits::CLUSTER`].
+    /// Returns changes of liveness among the members. Must be called at each
+    /// [`SilenceLimits::every`] of [`SilenceLimits::CLUSTER`].
     pub(crate) fn look(&self, coordinator: &Recipient<StaleView>) -> Vec<Finding> {
         let mut parts = self.parts();
         let hosted = parts.hosted.as_mut().filter(|hosted| hosted.coordinator == *coordinator);
@@ -130,8 +131,8 @@ impl Heartbeats {
     }
 
     /// Sends a heartbeat to the cluster's coordinator, if another node has that role. Must be
-    /// called at each [`SilenceLimits::every`] of [`SilenceLimits::CLUSTER`]. Returns the coordinator's
-    /// silence once it counts as dead.
+    /// called at each [`SilenceLimits::every`] of [`SilenceLimits::CLUSTER`]. Returns the
+    /// coordinator's silence once it counts as dead.
     pub(crate) fn beat(
         &self,
         job: JobId,
@@ -173,7 +174,7 @@ impl Heartbeats {
         own.heartbeats += 1;
         drop(parts);
         let (epoch, version, partial) = (view.epoch, view.version, view.partial);
-        self.send(host, Kind::ALIVE, &Heartbeat { job, epoch, version, partial, asks });
+        self.send(host, Kind::HEARTBEAT, &Heartbeat { job, epoch, version, partial, asks });
         None
     }
 
@@ -211,18 +212,18 @@ impl Heartbeats {
         }
         // A reply is a sign of life even before the role has started here.
         if beat.asks || !member {
-            self.send(&from.node, Kind::HEARD, &HeartbeatReply { job: beat.job, member });
+            self.send(&from.node, Kind::HEARTBEAT_REPLY, &HeartbeatReply { job: beat.job, member });
         }
     }
 
     /// Handles a reply of the cluster's coordinator.
-    fn handle_reply(&self, from: &Peer, heard: HeartbeatReply) {
+    fn handle_reply(&self, from: &Peer, reply: HeartbeatReply) {
         let mut parts = self.parts();
-        let is_host = |own: &&mut CoordinatorWatch| own.job == heard.job && own.host == from.node;
+        let is_host = |own: &&mut CoordinatorWatch| own.job == reply.job && own.host == from.node;
         let Some(own) = parts.own.as_mut().filter(is_host) else { return };
         own.detector.record_message(&from.node, from.incarnation, Instant::now());
-        if !heard.member {
-            own.worker.do_send(NoMember { job: heard.job, host: from.node.clone() });
+        if !reply.member {
+            own.worker.do_send(NoMember { job: reply.job, host: from.node.clone() });
         }
     }
 }
@@ -245,8 +246,10 @@ impl NetworkHandler for Heartbeats {
             return;
         }
         let taken = match kind {
-            Kind::ALIVE => wire::decode(kind, &body).map(|beat| self.handle_heartbeat(from, beat)),
-            _ => wire::decode(kind, &body).map(|heard| self.handle_reply(from, heard)),
+            Kind::HEARTBEAT => {
+                wire::decode(kind, &body).map(|beat| self.handle_heartbeat(from, beat))
+            }
+            _ => wire::decode(kind, &body).map(|reply| self.handle_reply(from, reply)),
         };
         if let Err(error) = taken {
             self.net.report_violation(from, &format!("a heartbeat: {error}"));
@@ -427,8 +430,10 @@ mod tests {
     #[test]
     fn mutated_frames_are_heartbeats_or_typed_errors() {
         let decoders: [wire::fuzz::Decoder; 2] = [
-            (Kind::ALIVE, |bytes| wire::decode::<Heartbeat>(Kind::ALIVE, bytes).is_ok()),
-            (Kind::HEARD, |bytes| wire::decode::<HeartbeatReply>(Kind::HEARD, bytes).is_ok()),
+            (Kind::HEARTBEAT, |bytes| wire::decode::<Heartbeat>(Kind::HEARTBEAT, bytes).is_ok()),
+            (Kind::HEARTBEAT_REPLY, |bytes| {
+                wire::decode::<HeartbeatReply>(Kind::HEARTBEAT_REPLY, bytes).is_ok()
+            }),
         ];
         let corpus = wire::golden::corpus(concat!(env!("CARGO_MANIFEST_DIR"), "/protocol"));
         let corpus: Vec<_> =

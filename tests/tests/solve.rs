@@ -191,8 +191,8 @@ fn the_predicted_time_is_the_measured_one() {
     assert!(even_s > 3.0 * ours_s, "{even_s} {ours_s}");
     assert!(number(&ours, "measured_s") < 1.1 * number(&ours, "fluid_s"));
     // The time of an equal split is predicted too.
-    let predicted = number(&ours, "equal_split_s") / number(&ours, "foreseen_iterates");
-    let was = number(&even, "measured_s") / number(&even, "foreseen_iterates");
+    let predicted = number(&ours, "equal_split_s") / number(&ours, "predicted_iterates");
+    let was = number(&even, "measured_s") / number(&even, "predicted_iterates");
     assert!((predicted / was - 1.0).abs() < 0.15, "{predicted} {was}");
 }
 

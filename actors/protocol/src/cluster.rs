@@ -15,7 +15,7 @@ use crate::worker::unknown_epoch;
 
 /// To the cluster's coordinator, by a worker: it has joined the job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct WorkerJoined {
+pub struct WorkerJoinNotice {
     /// The job that was joined.
     pub job: JobId,
     /// Node of the worker.
@@ -216,12 +216,11 @@ pub struct ClusterFinalReport {
     /// Events recorded on them.
     pub records: Vec<Record>,
     /// Workers without an answer, with the reason.
-    #[serde(rename = "silent")]
     pub without_answer: BTreeMap<NodeId, String>,
 }
 
 remote_message! {
-    "joined" => WorkerJoined;
+    "joined" => WorkerJoinNotice;
     "period" => WorkerPeriod -> WorkerPeriodReply;
     "silent" => NodeSilence;
     "cluster-alive" => ClusterHeartbeat;

@@ -20,7 +20,8 @@ use springtide_work::work::{
 
 use crate::cluster::{
     ClusterFinalReport, ClusterHeartbeat, ClusterPeriod, ClusterPeriodReply, ClusterReady,
-    FinishCluster, FinishWithout, GetMemory, NodeSilence, StoreMemory, WorkerJoined, WorkerPeriod,
+    FinishCluster, FinishWithout, GetMemory, NodeSilence, StoreMemory, WorkerJoinNotice,
+    WorkerPeriod,
 };
 use crate::enrol::{
     GetAuthorities, GetJoinStatus, JoinStatus, ReloadEnrolment, RenewCertificate, RenewError,
@@ -166,7 +167,7 @@ fn messages_of_scheduler_and_site() {
         timeout_ms: Some(5000),
         number: 6,
     });
-    message(&GrowthRefused { job: JobId(3), reason: "nobody can shrink".into(), number: 6 });
+    message(&GrowthRefused { job: JobId(3), reason: "no job can shrink".into(), number: 6 });
     message(&SiteReport { cluster: "ams".into(), found: Ok((85, 12)) });
     let (node, reason) = ("ams-1".into(), "it was cancelled".to_owned());
     message(&StubLoss { node, reason, kind: StubLossKind::Ended });
@@ -362,7 +363,7 @@ fn messages_of_a_job() {
     let busy = AssignError::Busy { node: "ams-1".into(), job };
     answer::<Result<(), AssignError>>("assign-busy", &Err(busy));
     message(&ReleaseWorker { job, over: false, epoch: Epoch(1) });
-    message(&Shutdown { reason: "told to".into() });
+    message(&Shutdown { reason: "an order".into() });
     message(&Cancel { job, reason: "enough".into() });
     message(&ClientMessage { job, number: 2, body: vec![1, 2].into() });
     answer::<Result<(), ClientMessageError>>("client-message", &Err(ClientMessageError::Full));
@@ -431,7 +432,7 @@ fn messages_of_the_coordinator_tree() {
     message(&Finish { job, epoch: Epoch(2) });
     answer("finish", &Some(FinalReport { report: report(), records: Vec::new() }));
     let (node, incarnation) = ("ams-1".into(), Incarnation(5));
-    message(&WorkerJoined { job, node, incarnation, threads: 1, partial: true });
+    message(&WorkerJoinNotice { job, node, incarnation, threads: 1, partial: true });
     let view = (Epoch(1), 3);
     let measure = PeriodMeasure { threads: 2, ..PeriodMeasure::default() };
     let (candidate, benchmark) = (None, Some(SpecId(9)));
@@ -513,8 +514,8 @@ fn offers() -> BTreeMap<springtide_base::id::ClusterId, NodeOffer> {
 fn heartbeats() {
     let (job, epoch, version) = (JobId(3), Epoch(1), 2);
     let beat = Heartbeat { job, epoch, version, partial: false, asks: true };
-    golden::check(DIR, Kind::ALIVE, "alive", &beat);
-    golden::check(DIR, Kind::HEARD, "heard", &HeartbeatReply { job, member: true });
+    golden::check(DIR, Kind::HEARTBEAT, "heartbeat", &beat);
+    golden::check(DIR, Kind::HEARTBEAT_REPLY, "reply", &HeartbeatReply { job, member: true });
 }
 
 #[test]

@@ -552,7 +552,7 @@ pub struct Cancel {
 /// root.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClientMessage {
-    /// The job.
+    /// The job whose root receives the message.
     pub job: JobId,
     /// Number of the message among those of this client to the job, from 1. A client sends the
     /// next message after the answer to this one. A repeated number has no effect.

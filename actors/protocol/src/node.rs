@@ -9,5 +9,5 @@ use springtide_remote::remote_message;
 pub struct RegisterAgain {}
 
 remote_message! {
-    "register-anew" => RegisterAgain;
+    "register-again" => RegisterAgain;
 }

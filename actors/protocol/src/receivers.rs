@@ -19,18 +19,19 @@ use crate::worker::*;
 receiver! {
     /// The scheduler of the head, published as [`SCHEDULER`](crate::names::SCHEDULER).
     Scheduler:
-    Submit, CancelJob, CancelClientJobs, GetStatus, GetWait, GetJob, GetAuthority, PlanJob, ResizeJob,
-    GetSlots, PrepareSlots, CommitSlots, ConfirmSlots, ReleaseSlots, GetFiles, FilesReport, SiteRegistration,
-    NodeRegistration, NodeLoss, SiteReport, StubLoss, StubDelay, MemberSilent, RequestNodes,
-    WithdrawNodes, NeedNodes, NodeFreed, HandOver, RootAdvanced, ConfirmMembership, GetOffers,
+    Submit, CancelJob, CancelClientJobs, GetStatus, GetWait, GetJob, GetAuthority, PlanJob,
+    ResizeJob, GetSlots, PrepareSlots, CommitSlots, ConfirmSlots, ReleaseSlots, GetFiles,
+    FilesReport, SiteRegistration, NodeRegistration, NodeLoss, SiteReport, StubLoss, StubDelay,
+    MemberSilent, RequestNodes, WithdrawNodes, NeedNodes, NodeFreed, HandOver, RootAdvanced,
+    ConfirmMembership, GetOffers,
     GetSample, Subscribe, JobEfficiency, SpeedsMeasured, Drain, Undrain, JobEndNotice,
 }
 
 receiver! {
     /// A node's worker, published as [`WORKER`](crate::names::WORKER).
     Worker:
-    Assign, QueryWorker, Leave, FindCheckpoint, ProbeMember, GetCheckpoint, PrepareSuccessor, TakeOver, MeasureSpeed,
-    AuditJob, NewView, ChangeView, Finish, ReleaseWorker, Shutdown,
+    Assign, QueryWorker, Leave, FindCheckpoint, ProbeMember, GetCheckpoint, PrepareSuccessor,
+    TakeOver, MeasureSpeed, AuditJob, NewView, ChangeView, Finish, ReleaseWorker, Shutdown,
 }
 
 receiver! {
@@ -42,7 +43,7 @@ receiver! {
     /// A cluster's coordinator for a job, published as
     /// [`cluster_coordinator_name`](crate::names::cluster_coordinator_name).
     ClusterCoordinator:
-    WorkerJoined, WorkerPeriod, GetMemory, StoreMemory, InspectCluster, FinishCluster,
+    WorkerJoinNotice, WorkerPeriod, GetMemory, StoreMemory, InspectCluster, FinishCluster,
     FinishWithout,
 }
 

@@ -103,7 +103,7 @@ pub struct EndStubs {
 
 remote_message! {
     "register" => Register -> Result<(), RegisterError>;
-    "start-anew" => RestartNodes;
+    "restart-nodes" => RestartNodes;
     "hold-stubs" => StartStubs;
     "close-stubs" => EndStubs;
 }

@@ -266,8 +266,8 @@ fn refuse<A: AdmitsMessages, M: HasRule>(actor: &A, received: ReceivedMessage<M>
     received.refuse(why);
 }
 
-/// Makes an actor that implements [`AdmitsMessages`](crate::admit::AdmitsMessages) handle a message with a rule
-/// only after its judgement.
+/// Makes an actor that implements [`AdmitsMessages`](crate::admit::AdmitsMessages) handle a message
+/// with a rule only after its judgement.
 #[macro_export]
 macro_rules! judged {
     ($actor:ty) => {

@@ -33,7 +33,7 @@ use super::{HasRule, RULES};
 use crate::client::{Client, JobUpdate, ReceivedNews};
 use crate::cluster::{
     ClusterCoordinator, ClusterHeartbeat, ClusterPeriod, ClusterReady, FinishCluster,
-    FinishWithout, GetMemory, NodeSilence, StoreMemory, WorkerJoined, WorkerPeriod,
+    FinishWithout, GetMemory, NodeSilence, StoreMemory, WorkerJoinNotice, WorkerPeriod,
 };
 use crate::coordinator::Coordinator;
 use crate::endpoint::Endpoint;
@@ -477,7 +477,7 @@ impl Forged {
                 attempts.send::<ClusterCoordinator, _>(&host, &name, $message).await
             };
         }
-        send!(WorkerJoined { job, node: node.clone(), incarnation, threads: 1, partial: true });
+        send!(WorkerJoinNotice { job, node: node.clone(), incarnation, threads: 1, partial: true });
         let report = NodeReport {
             node,
             incarnation,

@@ -47,7 +47,9 @@ use crate::policy::Mode;
 use crate::pulse::{Heartbeats, NoMember, Silence};
 use crate::worker_calls::{SendingView, ViewSender, send_view, small_change};
 
-use springtide_protocol::cluster::{NodeSilence, WorkerJoined, WorkerPeriod, WorkerPeriodReply};
+use springtide_protocol::cluster::{
+    NodeSilence, WorkerJoinNotice, WorkerPeriod, WorkerPeriodReply,
+};
 use springtide_protocol::job::{
     Assign, AssignError, JobSpec, ReleaseWorker, Shutdown, StealMode, TasksHeldAtDeath,
 };
@@ -461,7 +463,7 @@ impl Worker {
         let Some(host) = view.cluster_coordinators.get(&me.cluster) else { return };
         let remote =
             self.hub.remote::<ClusterCoordinator>(host, &cluster_coordinator_name(spec.id));
-        let message = WorkerJoined {
+        let message = WorkerJoinNotice {
             job: spec.id,
             node: me.node,
             incarnation: me.incarnation,

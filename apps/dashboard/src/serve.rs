@@ -499,7 +499,7 @@ fn ticks(
             for event in events.take(BATCH_EVENTS) {
                 state.after = event.id;
                 let data = serde_json::to_string(event).unwrap_or_default();
-                out.put(format!("event: told\nid: {}\ndata: {data}\n\n", event.id).as_bytes());
+                out.put(format!("event: occurred\nid: {}\ndata: {data}\n\n", event.id).as_bytes());
             }
         }
         let tick = state.tick.borrow_and_update().clone();

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use springtide_cli::exit::Failed;
-use springtide_runtime::event::{Event, Scope, StolenTaskEnd};
+use springtide_runtime::event::{Event, StealScope, StolenTaskEnd};
 use springtide_runtime::id::{ClusterId, JobId, NodeId, TaskPath};
 
 use crate::report::write_page;
@@ -42,7 +42,7 @@ struct Slice<'a> {
     job: JobId,
     path: &'a TaskPath,
     victim: &'a NodeId,
-    scope: Scope,
+    scope: StealScope,
     bytes: u64,
     /// None if the log does not contain the end.
     outcome: Option<StolenTaskEnd>,
@@ -338,7 +338,7 @@ mod tests {
             task: "fib".into(),
             from: "a-1".into(),
             to: "b-1".into(),
-            scope: Scope::Wide,
+            scope: StealScope::Wide,
             task_bytes: 7,
             lease: None,
             from_incarnation: None,

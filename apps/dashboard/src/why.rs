@@ -560,7 +560,7 @@ fn object(log: &RunLog, entries: &[ExplanationLine]) -> Value {
         "run": log.run,
         "decisions": log.decisions.len(),
         "gap": log.gap,
-        "told": objects,
+        "entries": objects,
     })
 }
 

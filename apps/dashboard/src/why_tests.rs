@@ -373,7 +373,7 @@ fn programs_get_one_object() {
     let run_log = RunLog::read(&dir).unwrap();
     let object = object(&run_log, &all_entries(&run_log));
     assert_eq!((&object["schema"], &object["decisions"]), (&json!(1), &json!(7)));
-    let entries = object["told"].as_array().unwrap();
+    let entries = object["entries"].as_array().unwrap();
     let decided = entries.iter().find(|entry| entry["kind"] == "decision").unwrap();
     assert_eq!(decided["at_s"], 10.0);
     assert!(decided["why"].as_array().unwrap().len() > 1);

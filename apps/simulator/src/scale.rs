@@ -59,9 +59,9 @@ pub struct ScaleSettings {
 /// The result of a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct ScaleResult {
-    /// Number of workers.
+    /// Number of workers in all clusters.
     pub workers: u32,
-    /// Number of clusters.
+    /// Number of clusters of the grid.
     pub clusters: u32,
     /// What the workers did.
     pub load: ScaleLoad,
@@ -155,7 +155,7 @@ pub fn measure(settings: &ScaleSettings) -> Result<ScaleResult, GridError> {
             cpu_s: (ended_at - began).as_secs_f64(),
             total_cpu_s: (thread_cpu() - start).as_secs_f64(),
             events: grid.network().event_counts().events,
-            heartbeats: frames(Kind::ALIVE),
+            heartbeats: frames(Kind::HEARTBEAT),
             statistics: (f64::from(settings.workers) * periods).round() as u64,
             steals: frames(Kind::TASK_RESULT),
             digest: grid.digest(&ended.records),

@@ -56,10 +56,10 @@ pub struct AdaptationSettings {
     /// Length of a statistics period, in seconds.
     pub period_s: f64,
     /// Maximum processors after a decision, as a multiple of those before it.
-    #[serde(rename = "most_growth")]
+    #[serde(alias = "most_growth")]
     pub growth_max: f64,
     /// Minimum processors after a decision, as a fraction of those before it.
-    #[serde(rename = "most_shrink")]
+    #[serde(alias = "most_shrink")]
     pub shrink_min: f64,
     /// Consecutive periods below `e_min` before a node is removed.
     pub bad_periods: u32,
@@ -94,10 +94,10 @@ pub struct AdaptationSettings {
     /// Factor by which the gain of a migration must exceed its cost.
     pub migrate_margin: f64,
     /// First term of quarantine, in seconds. It doubles with each return.
-    #[serde(rename = "parole_s")]
+    #[serde(alias = "parole_s")]
     pub quarantine_s: f64,
     /// Longest term of quarantine, in seconds. An entry is deleted this long after its term.
-    #[serde(rename = "parole_cap_s")]
+    #[serde(alias = "parole_cap_s")]
     pub quarantine_max_s: f64,
     /// A node or link that is measured better than at its removal by this factor leaves quarantine
     /// early.
@@ -115,7 +115,7 @@ pub struct AdaptationSettings {
     pub check_patience: u32,
     /// A speed is implausible at this multiple of the node's own past speed or of the other nodes'
     /// speed.
-    #[serde(rename = "nonsense_factor")]
+    #[serde(alias = "nonsense_factor")]
     pub implausible_factor: f64,
 }
 

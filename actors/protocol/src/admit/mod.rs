@@ -34,7 +34,9 @@ use springtide_base::id::{ClusterId, NodeId, Peer};
 use springtide_net::net::tls::{NodeName, Role};
 use springtide_remote::{MessageOrigin, Refusal, Sender};
 
-use crate::cluster::{ClusterHeartbeat, ClusterPeriod, ClusterReady, WorkerJoined, WorkerPeriod};
+use crate::cluster::{
+    ClusterHeartbeat, ClusterPeriod, ClusterReady, WorkerJoinNotice, WorkerPeriod,
+};
 use crate::enrol::RenewCertificate;
 use crate::files::FilesReport;
 use crate::node::RegisterAgain;
@@ -154,7 +156,7 @@ pub(crate) fn confirm_membership(
     from.holds(|peer| message.node == peer.node && message.incarnation == peer.incarnation)
 }
 
-pub(crate) fn joined(from: &Sender<'_>, message: &WorkerJoined) -> AdmissionVerdict {
+pub(crate) fn joined(from: &Sender<'_>, message: &WorkerJoinNotice) -> AdmissionVerdict {
     from.holds(|peer| message.node == peer.node && message.incarnation == peer.incarnation)
 }
 

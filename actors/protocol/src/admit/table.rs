@@ -327,19 +327,25 @@ rules! {
         places: HOSTS, confirmed: true
     }
     PrepareSuccessor {
-        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.bequest.epoch), places: COORDINATOR,
-        confirmed: true
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.bequest.epoch),
+        places: COORDINATOR, confirmed: true
     }
     StoreCheckpoint {
-        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.kept.epoch), places: COORDINATOR,
-        confirmed: true
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.kept.epoch),
+        places: COORDINATOR, confirmed: true
     }
-    FindCheckpoint { roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, confirmed: true }
-    ProbeMember { roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, confirmed: true }
-    GetCheckpoint { roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, confirmed: true }
+    FindCheckpoint {
+        roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, confirmed: true
+    }
+    ProbeMember {
+        roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, confirmed: true
+    }
+    GetCheckpoint {
+        roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, confirmed: true
+    }
     QueryWorker { roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS }
     // To a cluster's coordinator.
-    WorkerJoined {
+    WorkerJoinNotice {
         roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, confirmed: true,
         claim: joined
     }
@@ -347,7 +353,9 @@ rules! {
         roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, confirmed: true,
         claim: period
     }
-    GetMemory { roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, confirmed: true }
+    GetMemory {
+        roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, confirmed: true
+    }
     StoreMemory {
         roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.epoch),
         places: COORDINATOR, confirmed: true
@@ -361,7 +369,8 @@ rules! {
         places: COORDINATOR, confirmed: true
     }
     InspectCluster {
-        roles: CLIENTS, about: |m| MessageSubject::of(m.job), places: Places::OPERATOR.or(Places::HEAD)
+        roles: CLIENTS, about: |m| MessageSubject::of(m.job),
+        places: Places::OPERATOR.or(Places::HEAD)
     }
     // To a job's coordinator.
     ClusterReady {

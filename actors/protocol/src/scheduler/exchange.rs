@@ -319,8 +319,8 @@ impl GrantedNode {
 
 /// Order of the scheduler to a coordinator: these nodes must leave the job in order.
 ///
-/// A granted node that has not joined yet is freed as [`ReleaseReason::Refused`]. Nodes that no longer
-/// belong to the job are ignored.
+/// A granted node that has not joined yet is freed as [`ReleaseReason::Refused`]. Nodes that no
+/// longer belong to the job are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AskLeave {
     /// Job that loses the nodes.

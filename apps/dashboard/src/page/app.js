@@ -10,7 +10,7 @@ const KEEP = 10000, SHOW = 300, HEIGHT = 170;
 const KINDS = { all: () => true, failed: (e) => e.kind === "failed", adapt: (e) => e.kind === "adapt", member: (e) => e.kind === "member",
   jobs: (e) => e.kind === "job" || e.kind === "schedule", security: (e) => e.kind === "security" };
 
-const state = { tick: null, history: new Map(), events: [], gone: 0, job: null, chosen: false, paused: false, heard: 0, filter: "all",
+const state = { tick: null, history: new Map(), events: [], gone: 0, job: null, chosen: false, paused: false, received: 0, filter: "all",
   tiles: new Map(), worker: null, open: new Set(), width: 1200, run: null, last: 0, dirty: false };
 
 function svg(name, attributes, ...children) {
@@ -35,7 +35,7 @@ function text(node, value) { if (node.textContent !== value) node.textContent = 
 
 function take(tick) {
   state.tick = tick;
-  state.heard = performance.now();
+  state.received = performance.now();
   const running = tick.jobs.filter((job) => job.clusters);
   if (!state.chosen || !tick.jobs.some((job) => job.id === state.job)) {
     state.chosen = false;
@@ -273,7 +273,7 @@ function label(w) {
   if (w.job) parts.push(`job ${w.job}`);
   if (w.state === 1 || w.state === 4) parts.push(w.shares.map((s, i) => (s ? `${SHARES[i]} ${s} %` : "")).filter(Boolean).join(", "));
   if (w.speed != null) parts.push(`speed ${w.speed} % of the fastest`);
-  if (w.old) parts.push(`not heard for ${w.old} s`);
+  if (w.old) parts.push(`no report for ${w.old} s`);
   return parts.filter(Boolean).join(" · ");
 }
 
@@ -289,7 +289,7 @@ function entry(event) {
 }
 
 function list(box, events, none) {
-  // A decision is heard of a moment after what it led to.
+  // A decision arrives a moment after its consequences.
   const shown = events.slice(-SHOW).sort((a, b) => b.at - a.at || b.id - a.id);
   const items = shown.map(entry);
   if (events.length > SHOW) items.push(el("li", { className: "dim" }, `${events.length - SHOW} older are not shown`));
@@ -393,11 +393,11 @@ function drawer(tick) {
 
 function stale() {
   if (state.run) return;
-  const age = (performance.now() - state.heard) / 1000, box = $("live");
+  const age = (performance.now() - state.received) / 1000, box = $("live");
   const how = !state.tick ? "wait" : state.paused ? "paused" : age > 2 ? "stale" : "live";
   box.dataset.state = how;
   document.body.dataset.stale = how === "stale";
-  text(box, how === "wait" ? "connecting" : how === "paused" ? "paused" : how === "stale" ? `stale: nothing heard for ${time(age)}` : "live");
+  text(box, how === "wait" ? "connecting" : how === "paused" ? "paused" : how === "stale" ? `stale: no data for ${time(age)}` : "live");
 }
 
 let source = null;
@@ -406,11 +406,11 @@ function connect() {
   source?.close();
   source = new EventSource(`api/v1/stream?after=${state.last}`);
   source.addEventListener("tick", (message) => take(JSON.parse(message.data)));
-  source.addEventListener("told", (message) => tell(JSON.parse(message.data)));
+  source.addEventListener("occurred", (message) => tell(JSON.parse(message.data)));
   source.addEventListener("gap", (message) => { state.gone += Number(message.data); });
   source.onerror = () => {
     // A refusal ends it for good: it is begun again.
-    if (state.heard) state.heard = Math.min(state.heard, performance.now() - 2100);
+    if (state.received) state.received = Math.min(state.received, performance.now() - 2100);
     stale();
     if (source.readyState === EventSource.CLOSED) setTimeout(connect, 2000);
   };

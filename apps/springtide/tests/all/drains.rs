@@ -268,7 +268,7 @@ fn an_attached_run_has_its_losses_on_one_clock() {
     let output = run(&["why", dir, "--json"]);
     assert_eq!(output.code, Some(0), "{}", output.err);
     let object = json(&output.out);
-    let entries = object["told"].as_array().unwrap();
+    let entries = object["entries"].as_array().unwrap();
     let of_kind = |kind: &'static str| {
         let found = entries.iter().filter(move |entry| entry["kind"] == kind);
         found.map(|entry| (entry["at_s"].as_f64().unwrap(), entry["text"].as_str().unwrap()))

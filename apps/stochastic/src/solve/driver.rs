@@ -174,7 +174,7 @@ impl SolveDriver {
         let (phase, iterate) = (request.phase, request.iterate);
         let batch = master.submit(Batch { common: request, tasks })?;
         let planned = master.last_plan();
-        let foreseen = known && planned.tasks == count && self.out.is_empty();
+        let is_predicted = known && planned.tasks == count && self.out.is_empty();
         // A basket keeps workers busy during an iterate's last groups, and needs more iterates for
         // it.
         let thumb_s = by_thumb.map(|by| {
@@ -187,10 +187,10 @@ impl SolveDriver {
             scenarios,
             workers: workers.len(),
             used: planned.used,
-            predicted_s: foreseen
+            predicted_s: is_predicted
                 .then_some(planned.makespan_s * self.excess.unwrap_or(1.0) + master_s),
-            workers_s: foreseen.then_some(planned.makespan_s),
-            fluid_s: foreseen.then_some(planned.fluid_s),
+            workers_s: is_predicted.then_some(planned.makespan_s),
+            fluid_s: is_predicted.then_some(planned.fluid_s),
             equal_s: equal.filter(|_| known).map(|equal| equal.makespan_s + master_s),
             thumb_s: thumb_s.filter(|_| known),
             ..IterateRow::default()

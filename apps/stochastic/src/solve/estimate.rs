@@ -4,8 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Count, mean and squared deviations of weighted numbers. A drawn number has the weight 1; one of all
-/// possible numbers has its probability. Moments merged in the same order have the same bits.
+/// Count, mean and squared deviations of weighted numbers. A drawn number has the weight 1; one of
+/// all possible numbers has its probability. Moments merged in the same order have the same bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Moments {
     /// The count of the numbers.
@@ -114,8 +114,8 @@ impl Interval {
     }
 }
 
-/// The quantile of Student's distribution with a number of degrees of freedom, at a probability from
-/// 0.5 to below 1.
+/// The quantile of Student's distribution with a number of degrees of freedom, at a probability
+/// from 0.5 to below 1.
 fn student(freedom: u64, probability: f64) -> f64 {
     let (mut low, mut high) = (0.0, 2.0);
     while student_below(freedom, high) < probability {

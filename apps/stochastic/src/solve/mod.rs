@@ -91,7 +91,8 @@ pub struct Solve {
     pub replications: u32,
     /// Enlarge the sample until the gap of the decision is at most this part of its cost, as 0.01
     /// or 1%, with the given confidence
-    #[arg(long, value_name = "PART", value_parser = part, conflicts_with_all = ["all_scenarios", "evaluate"])]
+    #[arg(long, value_name = "PART", value_parser = part,
+          conflicts_with_all = ["all_scenarios", "evaluate"])]
     pub gap: Option<f64>,
     /// Confidence of all intervals, as 0.95 or 95%
     #[arg(long, value_name = "PART", default_value = "95%", value_parser = part)]

@@ -255,7 +255,8 @@ pub fn result(
                 "optimum": lower.map(|one| sense.interval(one)),
                 "decision": upper.map(|one| sense.interval(one)),
                 "gap": both.map(|(lower, upper)| (upper.high - lower.low).max(0.0)),
-                "relative_gap": both.map(|(lower, upper)| relative_gap(upper.high, lower.low, unit)),
+                "relative_gap": both
+                    .map(|(lower, upper)| relative_gap(upper.high, lower.low, unit)),
                 "common_random_numbers": gap.map(|gap| json!({
                     "mean": gap.mean, "upper": gap.high, "confidence": gap.confidence,
                     "replications": gap.count, "infinite": gap.high.is_infinite(),
@@ -265,8 +266,9 @@ pub fn result(
             }),
         );
     }
-    let foreseen: Vec<&IterateRow> = rows.iter().filter(|row| row.predicted_s.is_some()).collect();
-    let sum = |of: &dyn Fn(&&IterateRow) -> f64| foreseen.iter().map(of).sum::<f64>();
+    let predicted_rows: Vec<&IterateRow> =
+        rows.iter().filter(|row| row.predicted_s.is_some()).collect();
+    let sum = |of: &dyn Fn(&&IterateRow) -> f64| predicted_rows.iter().map(of).sum::<f64>();
     let measured = sum(&|row| row.measured_s);
     let predicted = sum(&|row| row.predicted_s.unwrap_or(0.0));
     put(
@@ -275,7 +277,7 @@ pub fn result(
             "seconds": seconds,
             "iterates": job.explain.then_some(rows),
             "master_s": rows.iter().map(|row| row.master_s).sum::<f64>(),
-            "foreseen_iterates": foreseen.len(),
+            "predicted_iterates": predicted_rows.len(),
             "predicted_s": predicted,
             "measured_s": measured,
             "error": (measured > 0.0).then(|| predicted / measured - 1.0),
@@ -465,7 +467,8 @@ pub fn read_decision(model: &TwoStage, text: &str) -> Result<Vec<f64>, (usize, S
 /// The controller's forecast and the measured time of each iterate, as a table.
 pub fn iterates(rows: &[IterateRow]) -> String {
     let mut out = String::from(
-        "phase,iterate,scenarios,workers,used,predicted_s,measured_s,ended_s,master_s,master_pivots,fluid_s,equal_split_s,rules_of_thumb_s,pivots\n",
+        "phase,iterate,scenarios,workers,used,predicted_s,measured_s,ended_s,\
+         master_s,master_pivots,fluid_s,equal_split_s,rules_of_thumb_s,pivots\n",
     );
     let shown = |seconds: Option<f64>| seconds.map_or(String::new(), |seconds| seconds.to_string());
     for row in rows {
@@ -482,7 +485,8 @@ pub fn iterates(rows: &[IterateRow]) -> String {
         } = row;
         let (pivots, master_pivots) = (row.pivots, row.master_pivots);
         out.push_str(&format!(
-            "{phase},{iterate},{scenarios},{workers},{used},{},{measured_s},{ended_s},{master_s},{master_pivots},{},{},{},{pivots}\n",
+            "{phase},{iterate},{scenarios},{workers},{used},{},{measured_s},{ended_s},\
+             {master_s},{master_pivots},{},{},{},{pivots}\n",
             shown(row.predicted_s),
             shown(row.fluid_s),
             shown(row.equal_s),

@@ -32,7 +32,8 @@ use crate::recourse::{Recourse, RecourseError, RootChoice};
 use crate::sample::{SCENARIOS_MAX, SampleError, Sampler};
 use crate::scaling::Scaled;
 use crate::trust_region::{
-    self, IterateRecord, MethodEnd, RegionError, Relaxation, Step, TrustRegion, TrustRegionSnapshot,
+    self, IterateRecord, MethodEnd, MethodStep, RegionError, Relaxation, TrustRegion,
+    TrustRegionSnapshot,
 };
 
 /// Scenarios that decide which root is best.
@@ -287,13 +288,13 @@ impl Solver {
         tasks.tasks
     }
 
-    fn requests(&mut self, steps: Vec<Step>) -> Result<Vec<EvaluationRequest>, SolverError> {
+    fn requests(&mut self, steps: Vec<MethodStep>) -> Result<Vec<EvaluationRequest>, SolverError> {
         let mut requests = Vec::new();
         for step in steps {
             match step {
-                Step::Evaluate { iterate, x } => requests.push(self.request(iterate, x)?),
-                Step::TestRecession => requests.extend(self.test_recession()?),
-                Step::Done => requests.extend(self.end_sample()?),
+                MethodStep::Evaluate { iterate, x } => requests.push(self.request(iterate, x)?),
+                MethodStep::TestRecession => requests.extend(self.test_recession()?),
+                MethodStep::Done => requests.extend(self.end_sample()?),
             }
         }
         Ok(requests)
@@ -346,8 +347,8 @@ impl Solver {
         }
     }
 
-    /// The request of an iterate. Its root is the optimal basis, at this decision, of the root choice
-    /// with the least effort. The choice is made again at iterates 1, 2, 4, ...
+    /// The request of an iterate. Its root is the optimal basis, at this decision, of the root
+    /// choice with the least effort. The choice is made again at iterates 1, 2, 4, ...
     fn request(&mut self, iterate: u32, x: Vec<f64>) -> Result<EvaluationRequest, SolverError> {
         let phase = self.state.phases[self.state.phase];
         let mut root = Vec::new();

@@ -99,8 +99,8 @@ pub struct Worker {
     x: Vec<f64>,
     /// The last basis of each scenario of a sample.
     kept: (Option<ScenarioSample>, BasisCache),
-    /// The checksum of the program, for the cache of simulations; none of a program beyond the limit
-    /// of a payload, whose blocks are not cached.
+    /// The checksum of the program, for the cache of simulations; none of a program beyond the
+    /// limit of a payload, whose blocks are not cached.
     program: Option<u64>,
 }
 

@@ -260,7 +260,7 @@ mod tests {
             dials: 2,
         };
         golden::check(dir, Kind::WELCOME, "plain", &welcome);
-        let refuse = Refuse::new(RefuseReason::StaleIncarnation, "a later life");
+        let refuse = Refuse::new(RefuseReason::StaleIncarnation, "a later incarnation");
         golden::check(dir, Kind::REFUSE, "stale", &refuse);
         let known = Some(Incarnation(8));
         golden::check(dir, Kind::REFUSE, "stale-known", &Refuse { known, ..refuse });

@@ -101,8 +101,8 @@ pub trait NetworkHandler: Send + Sync {
     /// A link went down: unanswered messages may be lost. Also called if a node could not be
     /// reached at all; its incarnation is then the last known one, or 0.
     fn down(&self, _peer: &Peer, _why: &LinkError) {}
-    /// A peer violated the protocol and its link was closed. `banned`: it did so [`VIOLATIONS_MAX`] times
-    /// within [`VIOLATION_WINDOW`], and its links are refused for [`BAN_DURATION`].
+    /// A peer violated the protocol and its link was closed. `banned`: it did so [`VIOLATIONS_MAX`]
+    /// times within [`VIOLATION_WINDOW`], and its links are refused for [`BAN_DURATION`].
     fn violation(&self, _peer: &Peer, _why: &str, _banned: bool) {}
     /// A peer knows a later incarnation of this node and refuses its link. `known` is absent if the
     /// peer runs an older version.
@@ -412,9 +412,11 @@ impl Net {
     }
 
     /// Reports a malformed payload of `peer`, and closes its link with this reason. After
-    /// [`VIOLATIONS_MAX`] reports within [`VIOLATION_WINDOW`] the peer gets no link for [`BAN_DURATION`].
+    /// [`VIOLATIONS_MAX`] reports within [`VIOLATION_WINDOW`] the peer gets no link for
+    /// [`BAN_DURATION`].
     ///
-    /// Decoders of payloads call it on the endpoint's thread, from within [`NetworkHandler::frame`].
+    /// Decoders of payloads call it on the endpoint's thread, from within
+    /// [`NetworkHandler::frame`].
     pub fn report_violation(&self, peer: &Peer, why: &str) {
         self.0.transport.report_violation(peer, why);
     }

@@ -13,7 +13,8 @@ use super::{LinkError, NetworkHandler, Undelivered};
 use crate::id::{Incarnation, NodeId, Peer};
 use crate::wire::Kind;
 
-/// An [`NetworkHandler`] that dispatches payloads by kind, and reports links and transfers to all receivers.
+/// An [`NetworkHandler`] that dispatches payloads by kind, and reports links and transfers to all
+/// receivers.
 ///
 /// ```ignore
 /// let router = Arc::new(Router::default());

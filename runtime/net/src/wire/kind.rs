@@ -87,9 +87,9 @@ kinds! {
     /// A message to a published actor without an answer.
     TELL = 18, "tell", Named, DATA_MAX;
     /// Heartbeat of a worker.
-    ALIVE = 24, "alive", Compact, KIB;
+    HEARTBEAT = 24, "heartbeat", Compact, KIB;
     /// Acknowledgement of a heartbeat by the coordinator of the worker's cluster.
-    HEARD = 25, "heard", Compact, KIB;
+    HEARTBEAT_REPLY = 25, "heartbeat-reply", Compact, KIB;
     /// A thief's request for work.
     STEAL_REQUEST = 32, "steal-request", Compact, 16 * KIB;
     /// The victim's reply: a task, or none.

@@ -172,7 +172,8 @@ impl Comm<'_> {
         Ok(())
     }
 
-    /// Whether all shared bytes under this tag are here, so that [`Comm::take_shared`] does not wait.
+    /// Whether all shared bytes under this tag are here, so that [`Comm::take_shared`] does not
+    /// wait.
     ///
     /// Call it from time to time during other work: it also forwards messages that neighbours wait
     /// for. Where messages are long it may wait briefly.

@@ -130,8 +130,8 @@ impl ProcessHandle<'_> {
 
     /// Reports that this process takes orders, and the last order received.
     pub(crate) fn report_ready(&self) {
-        if let Some((sitting, heard)) = self.with_process(|local| local.ready()) {
-            self.send_to_root(ProcessMessage::Ready { process: self.process, sitting, heard });
+        if let Some((session, received)) = self.with_process(|local| local.ready()) {
+            self.send_to_root(ProcessMessage::Ready { process: self.process, session, received });
         }
     }
 
@@ -205,9 +205,9 @@ impl ProcessHandle<'_> {
     /// Waits until the root has acknowledged all reports; with `or_ended` also ends when the
     /// configuration does.
     pub(crate) fn wait_for_acks(&self, or_ended: bool) -> Result<(), Stop> {
-        let heard =
+        let acknowledged =
             |local: &mut LocalProcess| local.is_acknowledged() || or_ended && local.has_ended();
-        self.wait(false, &|| self.with_process(heard).unwrap_or(true))
+        self.wait(false, &|| self.with_process(acknowledged).unwrap_or(true))
     }
 
     /// Waits while the network has no room for further messages.

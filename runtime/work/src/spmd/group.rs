@@ -127,7 +127,7 @@ impl OrderTaker {
         let session = self.session;
         let unacknowledged = self.unacknowledged.iter();
         unacknowledged.map(move |(number, body)| ProcessMessage::Order {
-            sitting: session,
+            session,
             number: *number,
             body: body.clone(),
         })
@@ -470,7 +470,7 @@ impl ProcessGroup {
         let Some(taker) = self.takers.get_mut(&process) else { return Vec::new() };
         taker.last += 1;
         taker.unacknowledged.push_back((taker.last, body.clone()));
-        let word = ProcessMessage::Order { sitting: taker.session, number: taker.last, body };
+        let word = ProcessMessage::Order { session: taker.session, number: taker.last, body };
         vec![(taker.peer.clone(), process, word)]
     }
 

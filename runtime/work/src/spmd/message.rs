@@ -195,8 +195,8 @@ pub(crate) enum ProcessMessage {
     Ready {
         process: u32,
         /// Distinguishes successive starts of the process. Orders are valid for one of them.
-        sitting: u64,
-        heard: u64,
+        session: u64,
+        received: u64,
     },
     /// The result of orders. The process repeats it until the root acknowledges the number, so it
     /// may arrive twice.
@@ -209,7 +209,7 @@ pub(crate) enum ProcessMessage {
     /// An order, to be executed after the one with the preceding number. For processes outside of
     /// configurations.
     Order {
-        sitting: u64,
+        session: u64,
         number: u64,
         body: Bytes,
     },
@@ -233,7 +233,7 @@ pub(crate) enum ProcessMessage {
     /// The process is obsolete and ends.
     Dismiss,
     /// Acknowledges the report of this number.
-    Heard {
+    Acknowledge {
         number: u64,
     },
     // --- among processes ---
@@ -297,7 +297,7 @@ impl ProcessMessage {
             | Self::Apart { .. }
             | Self::Dismiss
             | Self::Order { .. }
-            | Self::Heard { .. } => true,
+            | Self::Acknowledge { .. } => true,
             Self::Here { .. }
             | Self::Reach { .. }
             | Self::Whole { .. }
@@ -391,11 +391,11 @@ mod tests {
                 ),
             ),
             ("done", letter(0, ProcessMessage::Done { process: 4, generation: 2 })),
-            ("heard", letter(4, ProcessMessage::Heard { number: 3 })),
-            ("ready", letter(0, ProcessMessage::Ready { process: 4, sitting: 9, heard: 1 })),
+            ("acknowledge", letter(4, ProcessMessage::Acknowledge { number: 3 })),
+            ("ready", letter(0, ProcessMessage::Ready { process: 4, session: 9, received: 1 })),
             (
                 "order",
-                letter(4, ProcessMessage::Order { sitting: 9, number: 2, body: mail_body.clone() }),
+                letter(4, ProcessMessage::Order { session: 9, number: 2, body: mail_body.clone() }),
             ),
             (
                 "answer",

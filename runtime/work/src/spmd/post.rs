@@ -491,15 +491,15 @@ impl PostState {
             // ends.
             (ProcessMessage::Say { text, process, number }, g) => {
                 g.into_iter().for_each(|g| g.report(ProcessReport::Say(text.clone())));
-                vec![(from.clone(), process, ProcessMessage::Heard { number })]
+                vec![(from.clone(), process, ProcessMessage::Acknowledge { number })]
             }
             (ProcessMessage::Artifact { name, bytes, process, number }, g) => {
                 g.into_iter()
                     .for_each(|g| g.report(ProcessReport::Artifact(name.clone(), bytes.clone())));
-                vec![(from.clone(), process, ProcessMessage::Heard { number })]
+                vec![(from.clone(), process, ProcessMessage::Acknowledge { number })]
             }
-            (ProcessMessage::Ready { process, sitting, heard }, Some(g)) => {
-                g.ready(process, from, (sitting, heard))
+            (ProcessMessage::Ready { process, session, received }, Some(g)) => {
+                g.ready(process, from, (session, received))
             }
             (ProcessMessage::Ready { process, .. }, None) => {
                 return vec![(from.clone(), process, ProcessMessage::Dismiss)];
@@ -508,7 +508,7 @@ impl PostState {
             (ProcessMessage::Answer { process, number, body }, g) => {
                 let now = Instant::now();
                 g.into_iter().for_each(|g| g.answer(process, from, body.clone(), now));
-                vec![(from.clone(), process, ProcessMessage::Heard { number })]
+                vec![(from.clone(), process, ProcessMessage::Acknowledge { number })]
             }
             (
                 ProcessMessage::Reach { .. }
@@ -550,13 +550,13 @@ impl PostState {
             ProcessMessage::Agreed { change, point } => local.agreed(change, point),
             ProcessMessage::Apart { generation } => local.apart(generation),
             ProcessMessage::Dismiss => local.dismiss(),
-            ProcessMessage::Order { sitting, number, body } => {
-                local.receive_order(sitting, number, body);
-                let (sitting, heard) = local.ready();
-                let ready = ProcessMessage::Ready { process: to, sitting, heard };
+            ProcessMessage::Order { session, number, body } => {
+                local.receive_order(session, number, body);
+                let (session, received) = local.ready();
+                let ready = ProcessMessage::Ready { process: to, session, received };
                 return vec![(group.root.clone(), 0, ready)];
             }
-            ProcessMessage::Heard { number } => local.acknowledge(number),
+            ProcessMessage::Acknowledge { number } => local.acknowledge(number),
             ProcessMessage::Mail(mail) => local.mail(mail),
             // Handled in `process_message`.
             _ => {}

@@ -489,7 +489,7 @@ fn reports_beyond_the_bounds_are_dropped_with_one_notice() {
     let counts = |group: &mut ProcessGroup| {
         let reports = group.take_reports();
         let dropped = reports.iter().filter(
-            |report| matches!(report, ProcessReport::Say(text) if text.contains("what is beyond is lost")),
+            |report| matches!(report, ProcessReport::Say(text) if text.contains("beyond is lost")),
         );
         (reports.len(), dropped.count())
     };

@@ -44,14 +44,14 @@ impl SampleSolution {
         self.relaxation.as_ref().map(|relaxation| relaxation.bound.min(self.objective))
     }
 
-    /// Whether this sample, optimal or not, gives a better preliminary answer than the solution of a
-    /// `smaller` one that it began from.
+    /// Whether this sample, optimal or not, gives a better preliminary answer than the solution of
+    /// a `smaller` one that it began from.
     ///
     /// The decision of the smaller sample is the first iterate of this one. Its cost here, less the
     /// lower bound of the smaller sample, estimates the gap of that answer with its sampling error.
-    /// This sample is better once its own gap is not larger than that estimate. It is better as well
-    /// if the decision of the smaller sample has no finite cost here, or the smaller sample has no
-    /// lower bound.
+    /// This sample is better once its own gap is not larger than that estimate. It is better as
+    /// well if the decision of the smaller sample has no finite cost here, or the smaller sample
+    /// has no lower bound.
     pub(super) fn replaces(&self, smaller: &Self) -> bool {
         let (Some(start_cost), Some(smaller_bound)) = (self.start_cost, smaller.bound()) else {
             return true;

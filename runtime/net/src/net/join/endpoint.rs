@@ -248,7 +248,9 @@ impl EndpointState {
                         let judged = async {
                             tokio::select! {
                                 biased;
-                                judged = self.judge.authorize(request, from) => HandshakeEvent::Judged(judged),
+                                judged = self.judge.authorize(request, from) => {
+                                    HandshakeEvent::Judged(judged)
+                                }
                                 _ = conn.closed() => HandshakeEvent::Gone,
                             }
                         };

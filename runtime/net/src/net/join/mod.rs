@@ -2,8 +2,8 @@
 //!
 //! It is separate from the network of links: its socket, its protocol name (`springtide-join/1`)
 //! and its certificate check are its own. Nodes without a certificate thus never reach an actor. A
-//! [`JoinAuthorizer`] decides whether a token is valid and which name a node gets. The order of messages
-//! is a state machine without I/O (`handshake`).
+//! [`JoinAuthorizer`] decides whether a token is valid and which name a node gets. The order of
+//! messages is a state machine without I/O (`handshake`).
 
 mod caller;
 mod endpoint;

@@ -13,9 +13,9 @@
 //! accepts frames again if it heals in time. After the idle timeout both sides report the link as
 //! down, and their queues return.
 //!
-//! The slower form, [`LinkUnit::Quic`], carries datagrams over the same links. Its nodes have real QUIC
-//! endpoints on sockets in memory. Loss recovery, classes, windows and link failures are then real
-//! instead of modelled. It validates the faster form.
+//! The slower form, [`LinkUnit::Quic`], carries datagrams over the same links. Its nodes have real
+//! QUIC endpoints on sockets in memory. Loss recovery, classes, windows and link failures are then
+//! real instead of modelled. It validates the faster form.
 
 mod datagrams;
 mod dispatcher;
@@ -92,8 +92,8 @@ pub struct MemoryConfig {
     pub bulk: BulkConfig,
     /// The unit that the links carry.
     pub wire: LinkUnit,
-    /// Protocol versions of nodes that differ from those of [`LinkUnit::Quic`]'s settings, for grids of
-    /// mixed versions.
+    /// Protocol versions of nodes that differ from those of [`LinkUnit::Quic`]'s settings, for
+    /// grids of mixed versions.
     pub protocols: BTreeMap<NodeId, Protocols>,
 }
 
@@ -167,8 +167,8 @@ impl MemoryNet {
     /// runtime.
     ///
     /// A later incarnation of a name replaces the former one, which is killed. The role is part of
-    /// the certificate, which exists only over [`LinkUnit::Quic`]; that also needs a tokio runtime for
-    /// this call.
+    /// the certificate, which exists only over [`LinkUnit::Quic`]; that also needs a tokio runtime
+    /// for this call.
     ///
     /// # Errors
     /// [`JoinError`].

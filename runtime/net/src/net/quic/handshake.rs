@@ -566,7 +566,8 @@ impl EndpointState {
 
 fn banned(node: &NodeId) -> String {
     format!(
-        "{node} broke the protocol {VIOLATIONS_MAX} times recently: no link for {} s; do both run the \
+        "{node} broke the protocol {VIOLATIONS_MAX} times recently: no link for {} s; do both \
+         run the \
          same version?",
         BAN_DURATION.as_secs()
     )
