@@ -75,7 +75,8 @@ pub type UserActors = Arc<dyn Fn(&Arc<Hub>) + Send + Sync>;
 /// An order of the host process to its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndOrder {
-    /// Leave the job in order, then end. If repeated, or followed by [`EndOrder::Now`]: end at once.
+    /// Leave the job in order, then end. If repeated, or followed by [`EndOrder::Now`]: end at
+    /// once.
     Leave(String),
     /// End at once, without leaving the job.
     Now(String),

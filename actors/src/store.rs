@@ -554,7 +554,8 @@ impl Store {
         self.append(StoreRecord::Submitted { job, submission, index: None })
     }
 
-    /// Records that a job is being started. Ignored for jobs that are not [stored](Store::store_submission).
+    /// Records that a job is being started. Ignored for jobs that are not
+    /// [stored](Store::store_submission).
     ///
     /// # Errors
     /// [`StoreError`]; then it is not recorded.

@@ -1,6 +1,7 @@
 //! What makes two runs of one seed differ is kept out of the code that simulations run.
 //!
-//! Sources are read as text: what is meant for real time or real nodes alone is listed here, with its reason.
+//! Sources are read as text: what is meant for real time or real nodes alone is listed here, with
+//! its reason.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,9 +38,10 @@ const TRAPS: &[(&str, &str, &[&str])] = &[
     (
         "SystemTime",
         "it is no simulated time",
-        // Records of real processes carry dates, which are shown; certificates hold by the calendar, of which simulated
-        // ones carry the length alone; and QUIC asks for dates of this type, which the simulated ones make of simulated time. The
-        // fuzzer draws a seed that it prints. Histories of jobs carry dates, which are shown.
+        // Records of real processes carry dates, which are shown; certificates hold by the
+        // calendar, of which simulated ones carry the length alone; and QUIC asks for dates of this
+        // type, which the simulated ones make of simulated time. The fuzzer draws a seed that it
+        // prints. Histories of jobs carry dates, which are shown.
         &[
             "actors/src/store/history.rs",
             "runtime/base/src/fuzz.rs",
@@ -85,7 +87,8 @@ fn sources(under: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Its code, without comments and without unit tests, which stand at the end or in files of their own.
+/// Its code, without comments and without unit tests, which stand at the end or in files of their
+/// own.
 fn code(text: &str) -> String {
     let text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or(text);
     let lines = text.lines().map(|line| line.split("//").next().unwrap_or(line));

@@ -1,7 +1,8 @@
 //! How well and how fast slots are searched: the instance of the specification, and CyberShake.
 //!
-//! `cargo bench -p springtide-policy --bench provisioning [-- DIR]`. `DIR` has `e1.json` and `cybershake-varied.json` (made for the
-//! project, not part of it); without them nothing is measured. How often the exact front of small instances is found, a test tells.
+//! `cargo bench -p springtide-policy --bench provisioning [-- DIR]`. `DIR` has `e1.json` and
+//! `cybershake-varied.json` (made for the project, not part of it); without them nothing is
+//! measured. How often the exact front of small instances is found, a test tells.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -81,7 +82,8 @@ fn four_sites(instance: &Value) {
     let mut lister = ListScheduler::new(&dag, &links, &slots, Method::Heft);
     let everything = lister.outcome(&SlotSet::all(slots.len())).expect("a plan");
     println!(
-        "four sites: {} slots for {:.0}, work {:.1}, shortest {:.3} s (specification: 1948699, 9524.7, 1499.069)",
+        "four sites: {} slots for {:.0}, work {:.1}, shortest {:.3} s \
+         (specification: 1948699, 9524.7, 1499.069)",
         slots.len(),
         everything.cost,
         dag.work(4),
@@ -130,7 +132,8 @@ fn four_sites(instance: &Value) {
         }
         let (volume, least, most) = median(volumes);
         println!(
-            "  {how:?} {population} x {}: hypervolume {volume:.5} [{least:.5}, {most:.5}] of 9 seeds, {:.0} plans, cheapest {:.2} SU, {:.3} s  {bar}",
+            "  {how:?} {population} x {}: hypervolume {volume:.5} [{least:.5}, {most:.5}] of 9 \
+             seeds, {:.0} plans, cheapest {:.2} SU, {:.3} s  {bar}",
             iterations + 1,
             median(sizes).0,
             median(cheapest).0,
@@ -179,7 +182,8 @@ fn cybershake(instance: &Value) {
         let (middle, least, most) =
             median(took.iter().map(|(t, _)| t.as_secs_f64() * 1e3).collect());
         println!(
-            "CyberShake, {} tasks, {what}: HEFT {middle:.2} ms [{least:.2}, {most:.2}] (bar 10), makespan {makespan:.2} s (specification: 179912.45)",
+            "CyberShake, {} tasks, {what}: HEFT {middle:.2} ms [{least:.2}, {most:.2}] \
+             (bar 10), makespan {makespan:.2} s (specification: 179912.45)",
             dag.len()
         );
         for how in [Search::PAPER, Search::Pruned] {

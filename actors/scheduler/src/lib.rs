@@ -1,7 +1,8 @@
 //! The head's decisions about jobs and nodes, as state machines.
 //!
 //! - [`core`]: which job gets which nodes, and what follows when one is lost. Begin at
-//!   [`core::SchedulerCore`]: an [`Event`](core::SchedulerEvent) and the time in, [`Action`](core::SchedulerAction)s out.
+//!   [`core::SchedulerCore`]: an [`Event`](core::SchedulerEvent) and the time in,
+//!   [`Action`](core::SchedulerAction)s out.
 //! - [`manager`]: how many processors a job gets, in which clusters, and which malleable jobs grow
 //!   and shrink for others. The core asks it; [`manager::Manager`] has the same form.
 //! - [`reservation`]: the two sides of the agreement about reserved processors.

@@ -544,12 +544,14 @@ mod tests {
                 now += CLUSTER_WITHIN;
                 // Further reports of the same death are ignored.
                 let leaving = *known.entry((*node, *incarnation)).or_insert(*leaving);
-                book.record_deaths([dead(&format!("a-{node}"), *incarnation, leaving)], |_| true, now);
+                let death = dead(&format!("a-{node}"), *incarnation, leaving);
+                book.record_deaths([death], |_| true, now);
                 if !leaving {
                     plain.entry(*path).or_default().insert(*node);
                 }
             }
-            let tell = |book: &mut PoisonDetector, (node, incarnation, path, _): &(u8, u64, u32, bool)| {
+            let tell = |book: &mut PoisonDetector, start: &(u8, u64, u32, bool)| {
+                let (node, incarnation, path, _) = start;
                 let node = format!("a-{node}").into();
                 book.record_held(&node, Incarnation(*incarnation), vec![task(&[*path])]);
             };

@@ -671,8 +671,8 @@ mod tests {
                 prop_assert_eq!(frame, next);
             }
             // Nor does the frame matter that it is applied to.
-            let ragged =
-                PositionFrame { inside: last.inside.slice(..last.inside.len() / 2), ..last.clone() };
+            let inside = last.inside.slice(..last.inside.len() / 2);
+            let ragged = PositionFrame { inside, ..last.clone() };
             prop_assert!(last.is_empty() || decode(&ragged, &before, &delta).is_err());
             let nan: Bytes = vec![0xff; last.inside.len()].into();
             let nan = PositionFrame { inside: nan, centre: [f64::NAN; 3], side: 0.0 };

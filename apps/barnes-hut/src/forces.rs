@@ -15,9 +15,9 @@
 //! than that part of the acceleration. The acceleration in the block is estimated first (after V.
 //! Springel, MNRAS 364, 1105, 2005, who takes that of the step before).
 //!
-//! With [`CellExpansion::Series`], sources that are far also in proportion to the size of the group act on
-//! the whole group. They act by a Taylor series about its middle (see `series.rs`), the others by
-//! the lists. The choice depends on the group and its lists alone.
+//! With [`CellExpansion::Series`], sources that are far also in proportion to the size of the group
+//! act on the whole group. They act by a Taylor series about its middle (see `series.rs`), the
+//! others by the lists. The choice depends on the group and its lists alone.
 //!
 //! This module does not depend on tasks. Source of the scheme: J. E. Barnes, J. Comput. Phys. 87,
 //! 161 (1990). Source of the quadrupole of a softened point: the second term of the Taylor series

@@ -1,9 +1,9 @@
 //! Counts the words of a text: a job that reads a file.
 //!
 //! New here: input that is too large to send. The root gets the path of the file from
-//! [`Context::input_file`], and makes tasks that name only their parts of it. Each task reads its part on
-//! its own node, from its cluster's copy. A job that is submitted with `--file NAME` starts where
-//! the file is, or after a transfer.
+//! [`Context::input_file`], and makes tasks that name only their parts of it. Each task reads its
+//! part on its own node, from its cluster's copy. A job that is submitted with `--file NAME` starts
+//! where the file is, or after a transfer.
 //!
 //! A part may end within a word. The task that has the beginning of a word reads on to its end, and
 //! a task that starts within a word skips it. Counts are merged on the way up, so messages are only

@@ -219,7 +219,8 @@ impl<'a, 'b> Canvas<'a, 'b> {
         self.line([(self.x(from), y), (self.x(to), y)], BLACK.mix(0.35))
     }
 
-    /// A filled box between two moments and two heights; of more than a few points it leaves a gap to the next.
+    /// A filled box between two moments and two heights; of more than a few points it leaves a gap
+    /// to the next.
     ///
     /// # Errors
     /// It cannot be drawn.

@@ -119,7 +119,8 @@ pub struct ScenarioDriver {
 }
 
 impl ScenarioDriver {
-    /// A stage over a grid; [`ScenarioDriver::set_links`] and [`ScenarioDriver::claim_late_nodes`] then apply the file.
+    /// A stage over a grid; [`ScenarioDriver::set_links`] and [`ScenarioDriver::claim_late_nodes`]
+    /// then apply the file.
     pub fn new(world: Rc<dyn ControlledGrid>, config: &ScenarioConfig) -> Rc<Self> {
         let (claims, detector) = (RefCell::default(), DeadEndDetector::new(config.event.len()));
         Rc::new(Self { world, config: config.clone(), claims, detector })

@@ -1,10 +1,12 @@
-//! Weighted mean and conditional value at risk: a transformation of a two-stage program into another.
+//! Weighted mean and conditional value at risk: a transformation of a two-stage program into
+//! another.
 //!
-//! The conditional value at risk (CVaR) of level a is the mean cost of the worst 1 - a of all scenarios.
-//! It is min v + E max(cost - v, 0) / (1 - a) over v. A first-stage column for v and a second-stage
-//! column for the excess over v keep the program two-stage and linear.
+//! The conditional value at risk (CVaR) of level a is the mean cost of the worst 1 - a of all
+//! scenarios. It is min v + E max(cost - v, 0) / (1 - a) over v. A first-stage column for v and a
+//! second-stage column for the excess over v keep the program two-stage and linear.
 //!
-//! Source: Rockafellar and Uryasev, Optimization of conditional value-at-risk (Journal of Risk 2000).
+//! Source: Rockafellar and Uryasev, Optimization of conditional value-at-risk (Journal of Risk
+//! 2000).
 
 use crate::model::{Columns, RandomElement, TwoStage};
 

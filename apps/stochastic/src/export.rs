@@ -1,8 +1,8 @@
 //! Writers: a sample as SMPS files, and its extensive form as an MPS file.
 //!
 //! Numbers are written in the shortest form that reads back to the same bits. Names keep their
-//! letters; blanks in them become underscores, so that the files read in free format. Names that are
-//! equal then get a number.
+//! letters; blanks in them become underscores, so that the files read in free format. Names that
+//! are equal then get a number.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

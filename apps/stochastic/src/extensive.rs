@@ -27,8 +27,8 @@ struct ConstraintRow {
     upper: f64,
 }
 
-/// The extensive form without the constant of the objective. Its columns and rows are those of the first
-/// stage, then those of the second stage for each scenario in turn.
+/// The extensive form without the constant of the objective. Its columns and rows are those of the
+/// first stage, then those of the second stage for each scenario in turn.
 pub fn extensive_form(
     model: &TwoStage,
     scenarios: impl IntoIterator<Item = WeightedScenario>,

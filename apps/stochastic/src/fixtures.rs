@@ -21,7 +21,8 @@ pub fn farm() -> TwoStage {
     read("farm")
 }
 
-/// 1 x 2 and 3 x 3, right-hand sides and technology together, 4 scenarios: water for today and tomorrow.
+/// 1 x 2 and 3 x 3, right-hand sides and technology together, 4 scenarios: water for today and
+/// tomorrow.
 pub fn reservoir() -> TwoStage {
     read("reservoir")
 }

@@ -1,5 +1,5 @@
-//! Two-stage stochastic linear programs with recourse: min c'x + E Q(x, w), Ax = b, where Q(x, w) is the least cost q'y of a second
-//! stage Wy = h(w) - T(w)x.
+//! Two-stage stochastic linear programs with recourse: min c'x + E Q(x, w), Ax = b, where Q(x, w)
+//! is the least cost q'y of a second stage Wy = h(w) - T(w)x.
 //!
 //! - [`model`]: the program as data.
 //! - [`smps`]: the program from its three files.

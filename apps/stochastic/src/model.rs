@@ -175,8 +175,8 @@ impl ConstraintViolation {
 }
 
 impl Stage {
-    /// The first bound that a decision breaks by more than `tolerance`, relative to the largest number
-    /// of that row or column.
+    /// The first bound that a decision breaks by more than `tolerance`, relative to the largest
+    /// number of that row or column.
     ///
     /// # Panics
     /// If `x` has another number of columns.

@@ -92,13 +92,21 @@ fn same_costs(model: &TwoStage, x: &[f64], sampler: &Sampler) -> Result<u64, Tes
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 60,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// At random decisions, of which some leave scenarios without recourse.
     #[test]
     fn second_stages_have_the_costs_of_highs(seed: u64) {
         let mut dice = SplitMix(seed);
-        let fixtures = [(fixtures::plants(), 12.0), (fixtures::farm(), 200.0), (fixtures::reservoir(), 60.0)];
+        let fixtures = [
+            (fixtures::plants(), 12.0),
+            (fixtures::farm(), 200.0),
+            (fixtures::reservoir(), 60.0),
+        ];
         for (model, most) in fixtures {
             let x: Vec<f64> = model.first.cost.iter().map(|_| most * dice.unit()).collect();
             let sampler = Sampler::new(&model, Sampling::MonteCarlo, seed, 50).unwrap();
@@ -245,10 +253,10 @@ fn format_time(time: f64, digits: usize, count: impl std::fmt::Display) -> Strin
 /// the least time of three rounds. Then measures whole programs by decomposition, and as one
 /// program in HiGHS, of which only the run is timed. Roots are those of the zero decision; `chosen`
 /// chooses a root at each iterate, as a run does. The command: `cargo test --release -p
-/// springtide-stochastic --features highs beside_highs -- --ignored --nocapture`
+/// springtide-stochastic --features highs against_highs -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement of ten minutes; its command is in its comment"]
-fn beside_highs() {
+fn against_highs() {
     println!("second stages: microseconds each (pivots), {SCENARIOS} scenarios");
     print!("{:8}{:>16}{:>16}{:>16}", "", "own: slack", "mean", "first");
     println!(" |{:>16}{:>16}{:>16} | ratio", "HiGHS: last", "set", "slack");

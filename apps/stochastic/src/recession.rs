@@ -14,7 +14,7 @@ use crate::lp::{Simplex, Status};
 use crate::model::{RandomElement, Stage, TwoStage};
 use crate::recourse::{Recourse, RecourseError, RootChoice};
 use crate::sample::Sampler;
-use crate::trust_region::{MethodEnd, RegionError, Step, TrustRegion, TrustRegionSettings};
+use crate::trust_region::{MethodEnd, MethodStep, RegionError, TrustRegion, TrustRegionSettings};
 
 /// A slope below this is rounding.
 const SLOPE_MIN: f64 = 1e-7;
@@ -83,7 +83,7 @@ fn by_decomposition(
     let mut recourse = Recourse::new(program, RootChoice::Slack)?;
     let mut region = TrustRegion::new(first, 0.0, tasks as usize, &start, settings).known_bounded();
     let mut steps = vec![region.begin()?];
-    while let Some(Step::Evaluate { iterate, x }) = steps.pop() {
+    while let Some(MethodStep::Evaluate { iterate, x }) = steps.pop() {
         recourse.at(&x);
         for task in 0..tasks {
             let share = |task: u64| task * sampler.count() / tasks;

@@ -5,7 +5,7 @@ use crate::extensive::{extensive_form, scenarios};
 use crate::fixtures;
 use crate::instances::{instance, published};
 use crate::sample::Sampling;
-use crate::trust_region::{Step, TrustRegion, TrustRegionSettings};
+use crate::trust_region::{MethodStep, TrustRegion, TrustRegionSettings};
 
 #[cfg(feature = "highs")]
 #[path = "oracle_tests.rs"]
@@ -54,7 +54,7 @@ fn decomposed(
     let mut region =
         TrustRegion::new(model.first.clone(), model.offset, tasks as usize, &start, settings);
     let mut step = region.begin().unwrap();
-    while let Step::Evaluate { iterate, x } = step {
+    while let MethodStep::Evaluate { iterate, x } = step {
         at(&mut recourse, &x);
         let mut next = Vec::new();
         for task in 0..tasks {
@@ -65,7 +65,7 @@ fn decomposed(
                 break;
             }
         }
-        while next == [Step::TestRecession] {
+        while next == [MethodStep::TestRecession] {
             next = region.set_bounded().unwrap();
         }
         step = next.pop().unwrap();
@@ -142,7 +142,8 @@ fn exact_optima() {
 /// Measures second stages from each root at the published decisions, and whole programs of 100
 /// scenarios by decomposition and as one linear program.
 #[test]
-#[ignore = "a measurement: cargo test --release -p springtide-stochastic measured -- --ignored --nocapture"]
+#[ignore = "a measurement: cargo test --release -p springtide-stochastic measured -- --ignored \
+            --nocapture"]
 fn measured() {
     for name in ["20term", "ssn", "storm"] {
         let Some(model) = instance(name) else { return };
@@ -194,7 +195,7 @@ fn iterates_of_one_thread() {
     let mut step = region.begin().unwrap();
     let (mut master, mut workers) = (0.0, 0.0);
     let (mut cache, mut choice) = (BasisCache::default(), RootChoice::Slack);
-    while let Step::Evaluate { iterate, x } = step {
+    while let MethodStep::Evaluate { iterate, x } = step {
         if iterate.is_power_of_two() || iterate == 0 {
             let began = std::time::Instant::now();
             choice = recourse.choose_root(&x, &sampler, 0..25).unwrap().0;
@@ -228,7 +229,8 @@ fn iterates_of_one_thread() {
         let pivots = (recourse.pivots() - before.0) as f64 / scenarios as f64;
         let effort = (recourse.effort() - before.1) as f64 / scenarios as f64;
         println!(
-            "{iterate}: {took:.2} s, {pivots:.1} pivots, effort {effort:.0}, {:.1} us each; model {:?} {:.3} s",
+            "{iterate}: {took:.2} s, {pivots:.1} pivots, effort {effort:.0}, \
+             {:.1} us each; model {:?} {:.3} s",
             took * 1e6 / scenarios as f64,
             region.size(),
             began.elapsed().as_secs_f64(),

@@ -99,7 +99,7 @@ pub struct Incumbent {
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum MethodStep {
     /// Evaluate all tasks at a decision.
     Evaluate {
         /// The number of the iterate.
@@ -270,13 +270,13 @@ impl TrustRegion {
     ///
     /// # Errors
     /// The model cannot be solved.
-    pub fn begin(&mut self) -> Result<Step, RegionError> {
+    pub fn begin(&mut self) -> Result<MethodStep, RegionError> {
         if self.model.first().violation(&self.state.start, 1e-9).is_none() {
             let x = self.state.start.clone();
             let thetas = vec![f64::NEG_INFINITY; self.model.tasks()];
             return Ok(self.evaluate(x, f64::NEG_INFINITY, thetas));
         }
-        self.advance().map(|step| step.unwrap_or(Step::Done))
+        self.advance().map(|step| step.unwrap_or(MethodStep::Done))
     }
 
     // --- queries ---
@@ -344,7 +344,7 @@ impl TrustRegion {
         iterate: u32,
         task: u32,
         evaluation: Evaluation,
-    ) -> Result<Vec<Step>, RegionError> {
+    ) -> Result<Vec<MethodStep>, RegionError> {
         if self.state.end.is_some() {
             return Ok(Vec::new());
         }
@@ -387,7 +387,7 @@ impl TrustRegion {
     ///
     /// # Errors
     /// The method cannot continue.
-    pub fn set_bounded(&mut self) -> Result<Vec<Step>, RegionError> {
+    pub fn set_bounded(&mut self) -> Result<Vec<MethodStep>, RegionError> {
         self.state.bounded = true;
         self.next_step()
     }
@@ -398,14 +398,14 @@ impl TrustRegion {
         self
     }
 
-    fn next_step(&mut self) -> Result<Vec<Step>, RegionError> {
+    fn next_step(&mut self) -> Result<Vec<MethodStep>, RegionError> {
         Ok(self.advance()?.into_iter().collect())
     }
 
     /// Judges an iterate whose tasks are all back. Without recourse in some scenario it is never
     /// accepted and says nothing about the radius; the feasibility cuts of all its tasks enter the
     /// model at once, in any order of their return.
-    fn complete(&mut self, iterate: u32) -> Result<Vec<Step>, RegionError> {
+    fn complete(&mut self, iterate: u32) -> Result<Vec<MethodStep>, RegionError> {
         let Some(mut open) = self.state.basket.remove(&iterate) else { return Ok(Vec::new()) };
         let (promised, radius) = (open.promised, self.state.radius);
         let mut record = IterateRecord { iterate, cost: None, promised, accepted: false, radius };
@@ -435,10 +435,10 @@ impl TrustRegion {
         self.next_step()
     }
 
-    fn finish(&mut self, end: MethodEnd) -> Step {
+    fn finish(&mut self, end: MethodEnd) -> MethodStep {
         self.state.end = Some(end);
         self.state.basket.clear();
-        Step::Done
+        MethodStep::Done
     }
 
     /// Whether an iterate becomes the incumbent; adapts the radius. The decrease counts against the
@@ -484,7 +484,7 @@ impl TrustRegion {
 
     /// Solves the model inside the region; the next iterate, or another step. None if that decision
     /// is being evaluated already.
-    fn advance(&mut self) -> Result<Option<Step>, RegionError> {
+    fn advance(&mut self) -> Result<Option<MethodStep>, RegionError> {
         if self.state.next >= self.state.settings.iterations_max {
             let over = self.state.basket.is_empty();
             return Ok(over.then(|| self.finish(MethodEnd::IterationLimit)));
@@ -530,7 +530,7 @@ impl TrustRegion {
 
     /// Without an incumbent: the region grows until it holds a decision that meets all rows, but
     /// never beyond the one that the model without a region finds.
-    fn solve_near_start(&mut self) -> Result<Option<Step>, RegionError> {
+    fn solve_near_start(&mut self) -> Result<Option<MethodStep>, RegionError> {
         let mut reach: Option<f64> = None;
         loop {
             self.confine();
@@ -566,11 +566,11 @@ impl TrustRegion {
     /// Around the incumbent. Where the model promises next to nothing but the region binds, more
     /// may be gained beyond it: the region grows, unless the model without a region promises no
     /// more. Before it grows far, a recession test must show that costs have a lower bound.
-    fn solve_near_incumbent(&mut self) -> Result<Option<Step>, RegionError> {
+    fn solve_near_incumbent(&mut self) -> Result<Option<MethodStep>, RegionError> {
         let mut relaxed = false;
         loop {
             if self.state.radius >= self.state.settings.radius_max && !self.state.bounded {
-                return Ok(Some(Step::TestRecession));
+                return Ok(Some(MethodStep::TestRecession));
             }
             self.confine();
             let known_cost = self.state.incumbent.as_ref().map(|best| best.cost);
@@ -616,7 +616,7 @@ impl TrustRegion {
         })
     }
 
-    fn evaluate(&mut self, x: Vec<f64>, promised: f64, thetas: Vec<f64>) -> Step {
+    fn evaluate(&mut self, x: Vec<f64>, promised: f64, thetas: Vec<f64>) -> MethodStep {
         let iterate = self.state.next;
         self.state.next += 1;
         let parent = self.state.incumbent.as_ref();
@@ -635,7 +635,7 @@ impl TrustRegion {
             triggered: false,
         };
         self.state.basket.insert(iterate, open);
-        Step::Evaluate { iterate, x }
+        MethodStep::Evaluate { iterate, x }
     }
 }
 

@@ -76,12 +76,12 @@ fn run_to_end(
 ) -> (f64, u32) {
     let mut open: Vec<(u32, u32, Vec<f64>)> = Vec::new();
     let tasks = function.tasks.len() as u32;
-    let put = |open: &mut Vec<_>, step: Step| match step {
-        Step::Evaluate { iterate, x } => {
+    let put = |open: &mut Vec<_>, step: MethodStep| match step {
+        MethodStep::Evaluate { iterate, x } => {
             open.extend((0..tasks).map(|task| (iterate, task, x.clone())));
         }
-        Step::Done => {}
-        Step::TestRecession => panic!("the columns are in a box"),
+        MethodStep::Done => {}
+        MethodStep::TestRecession => panic!("the columns are in a box"),
     };
     put(&mut open, region.begin().unwrap());
     while region.end().is_none() {
@@ -155,7 +155,7 @@ fn feasibility_cuts_keep_iterates_where_every_scenario_has_recourse() {
         let mut region =
             TrustRegion::new(stage.clone(), 7.0, 1, &start, TrustRegionSettings::default());
         let mut step = region.begin().unwrap();
-        while let Step::Evaluate { iterate, x } = step {
+        while let MethodStep::Evaluate { iterate, x } = step {
             let evaluation = if x[0] + x[1] >= 3.0 - 1e-7 {
                 function.cut(0, &x)
             } else {
@@ -175,12 +175,12 @@ fn rows_and_feasibility_cuts_in_conflict_are_named() {
     let mut region =
         TrustRegion::new(stage.clone(), 0.0, 1, &[0.0; 2], TrustRegionSettings::default());
     region.begin().unwrap();
-    assert_eq!(region.take(0, 0, infeasible([1.0, 1.0], -1.0)).unwrap(), [Step::Done]);
+    assert_eq!(region.take(0, 0, infeasible([1.0, 1.0], -1.0)).unwrap(), [MethodStep::Done]);
     let conflict = Conflict { first: vec![], scenarios: vec![(7, vec![2, 3])] };
     assert_eq!(region.end(), Some(&MethodEnd::Infeasible(conflict)));
     stage.rhs = vec![-100.0];
     let mut region = TrustRegion::new(stage, 0.0, 1, &[0.0; 2], TrustRegionSettings::default());
-    assert_eq!(region.begin().unwrap(), Step::Done);
+    assert_eq!(region.begin().unwrap(), MethodStep::Done);
     let conflict = Conflict { first: vec![0], scenarios: vec![] };
     assert_eq!(region.end(), Some(&MethodEnd::Infeasible(conflict)));
 }
@@ -190,7 +190,7 @@ fn rows_and_feasibility_cuts_in_conflict_are_named() {
 fn a_feasibility_cut_without_effect_is_an_error() {
     let mut region = TrustRegion::new(first(2), 0.0, 1, &[0.0; 2], TrustRegionSettings::default());
     let mut step = Ok(vec![region.begin().unwrap()]);
-    while let Ok([Step::Evaluate { iterate, .. }]) = step.as_deref() {
+    while let Ok([MethodStep::Evaluate { iterate, .. }]) = step.as_deref() {
         step = region.take(*iterate, 0, infeasible([1.0, 1.0], 100.0));
     }
     assert_eq!(step.unwrap_err(), RegionError::Rounding);
@@ -262,7 +262,7 @@ fn a_resumed_method_makes_the_same_iterates() {
                 }
                 let (iterate, task, x) = open.swap_remove(dice.below(open.len()));
                 for step in region.take(iterate, task, function.cut(task, &x)).unwrap() {
-                    let Step::Evaluate { iterate, x } = step else { continue };
+                    let MethodStep::Evaluate { iterate, x } = step else { continue };
                     open.extend((0..tasks as u32).map(|task| (iterate, task, x.clone())));
                 }
             }

@@ -6,7 +6,8 @@
 //! verdicts. 2,000 programs in a normal run; more with
 //!
 //! ```text
-//! SPRINGTIDE_PROGRAMS=100000 cargo test --release -p springtide-stochastic --test random_programs -- --nocapture
+//! SPRINGTIDE_PROGRAMS=100000 cargo test --release -p springtide-stochastic \
+//!     --test random_programs -- --nocapture
 //! ```
 //!
 //! and one alone, as a failure prints it, with `SPRINGTIDE_SEED=n SPRINGTIDE_PROGRAMS=1`.
@@ -164,8 +165,8 @@ impl TestRandom {
     }
 }
 
-/// A factor of another unit, up to a million and down to a millionth. It is a power of two, so that the
-/// program is the same: rounded numbers can make a degenerate program infeasible.
+/// A factor of another unit, up to a million and down to a millionth. It is a power of two, so that
+/// the program is the same: rounded numbers can make a degenerate program infeasible.
 fn unit(dice: &mut TestRandom) -> f64 {
     if dice.one_in(2) { 1.0 } else { 2_f64.powi(dice.whole(20) as i32) }
 }
@@ -388,7 +389,10 @@ fn every_verdict_is_the_truth() {
         .iter()
         .take(20)
         .map(|(seed, why)| {
-            format!("SPRINGTIDE_SEED={seed} SPRINGTIDE_PROGRAMS=1 cargo test -p springtide-stochastic --test random_programs: {why}")
+            format!(
+                "SPRINGTIDE_SEED={seed} SPRINGTIDE_PROGRAMS=1 cargo test -p \
+                     springtide-stochastic --test random_programs: {why}"
+            )
         })
         .collect();
     assert!(wrong.is_empty(), "{} of {count} wrong:\n{}", wrong.len(), shown.join("\n"));

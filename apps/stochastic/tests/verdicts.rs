@@ -1,4 +1,5 @@
-//! Programs that are easily answered wrong, with what is right, by HiGHS on the extensive form or by hand.
+//! Programs that are easily answered wrong, with what is right, by HiGHS on the extensive form or
+//! by hand.
 
 use std::path::{Path, PathBuf};
 
@@ -124,8 +125,8 @@ fn a_stopped_run_is_unfinished() {
     assert!(main.bound().is_none_or(|bound| bound <= main.objective));
 }
 
-/// A demand of probability 0.02 that a decision of small samples cannot meet: its cost is infinite, and so
-/// is its gap, however many replications miss the demand.
+/// A demand of probability 0.02 that a decision of small samples cannot meet: its cost is infinite,
+/// and so is its gap, however many replications miss the demand.
 #[test]
 fn a_decision_without_recourse_has_an_infinite_gap() {
     let model = model("rare-demand");

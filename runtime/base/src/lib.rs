@@ -1,4 +1,5 @@
-//! Identifiers, random numbers, checksums and record stores: what every crate of Springtide stands on.
+//! Identifiers, random numbers, checksums and record stores: what every crate of Springtide stands
+//! on.
 //!
 //! No network, no actors, no clock.
 

@@ -129,7 +129,8 @@ macro_rules! section {
             }
 
             impl $crate::config::schema::ConfigSection for $name {
-                const SCHEMA: $crate::config::schema::ConfigSchema = $crate::config::schema::ConfigSchema {
+                const SCHEMA: $crate::config::schema::ConfigSchema =
+                    $crate::config::schema::ConfigSchema {
                     fields: &[$($crate::config::schema::Field {
                         key: stringify!($key),
                         alias: $crate::config::schema::alias(&[$($alias)?]),
@@ -142,9 +143,10 @@ macro_rules! section {
             }
 
             impl $crate::config::schema::KeyType for $name {
-                const KIND: $crate::config::schema::KeyKind = $crate::config::schema::KeyKind::Section(
-                    &<$name as $crate::config::schema::ConfigSection>::SCHEMA,
-                );
+                const KIND: $crate::config::schema::KeyKind =
+                    $crate::config::schema::KeyKind::Section(
+                        &<$name as $crate::config::schema::ConfigSection>::SCHEMA,
+                    );
             }
 
             impl $crate::config::schema::KeyType for Option<$name> {

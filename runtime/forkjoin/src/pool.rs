@@ -7,7 +7,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 
 pub use crate::core::closures::Context;
-use crate::core::closures::{Worker, run_and_wait};
+use crate::core::closures::{PoolThread, run_and_wait};
 use crate::core::pool::{PoolCore, PoolLimits};
 use crate::core::thread::run_thread;
 use crate::loops::{ParallelLoops, halves};
@@ -15,7 +15,7 @@ use crate::seam::{RealSeam, Seam};
 
 thread_local! {
     /// The address of the pool whose thread this is.
-    static OWN_POOL: Cell<*const PoolCore<Worker>> = const { Cell::new(std::ptr::null()) };
+    static OWN_POOL: Cell<*const PoolCore<PoolThread>> = const { Cell::new(std::ptr::null()) };
 }
 
 /// The size of each thread's stack in bytes. Only accessed pages cost memory.
@@ -44,7 +44,7 @@ const STACK_BYTES: usize = if cfg!(miri) { 1 << 20 } else { 16 << 20 };
 /// # }
 /// ```
 pub struct Pool {
-    core: Arc<PoolCore<Worker>>,
+    core: Arc<PoolCore<PoolThread>>,
     threads: usize,
 }
 
@@ -57,13 +57,13 @@ impl Pool {
         let seam = RealSeam::new();
         let threads = threads.max(1);
         let limits = PoolLimits { nesting_bound: 32, first_lease_generation: 0 };
-        let core = PoolCore::<Worker>::new((0..threads).map(|_| ()), seam.clone(), 0, limits);
+        let core = PoolCore::<PoolThread>::new((0..threads).map(|_| ()), seam.clone(), 0, limits);
         let pool = Self { core, threads };
         for index in 0..threads {
             let core = pool.core.clone();
             let body = move || {
                 OWN_POOL.set(Arc::as_ptr(&core));
-                run_thread(core, index as u32, seed(index), STACK_BYTES, Worker);
+                run_thread(core, index as u32, seed(index), STACK_BYTES, PoolThread);
             };
             seam.start(index, format!("forkjoin-{index}"), STACK_BYTES, Box::new(body))?;
         }

@@ -55,8 +55,8 @@ macro_rules! receiver {
 
 /// Implements [`actix::Message`] and [`RemoteMessage`] for types.
 ///
-/// For example, `remote_message! { "submit" => Submit -> Result<JobGrant, SubmitError>; }`. The type
-/// and its result must be serde types.
+/// For example, `remote_message! { "submit" => Submit -> Result<JobGrant, SubmitError>; }`. The
+/// type and its result must be serde types.
 #[macro_export]
 macro_rules! remote_message {
     (@one $name:literal, $message:ident) => {

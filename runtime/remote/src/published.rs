@@ -226,8 +226,8 @@ impl MessageOrigin {
 /// A message from another node with its origin, for an actor that checks the sender when it handles
 /// the message.
 ///
-/// See [`Published::accepts_judged`]. A handler that refuses the message calls [`ReceivedMessage::refuse`]
-/// and drops its reply.
+/// See [`Published::accepts_judged`]. A handler that refuses the message calls
+/// [`ReceivedMessage::refuse`] and drops its reply.
 pub struct ReceivedMessage<M> {
     /// Sender of the message.
     pub from: MessageOrigin,

@@ -125,7 +125,8 @@ mod tests {
 
     #[test]
     fn code_comments_and_strings_are_told_apart() {
-        let text = "/// One.\nfn a<'a>() { \"// no \\\" comment\"; } // Two.\nlet c = '\"'; r#\"raw \" \nmore\"#; /* three\nfour */ x\n//! Five.\n";
+        let text = "/// One.\nfn a<'a>() { \"// no \\\" comment\"; } // Two.\nlet c = '\"'; \
+                    r#\"raw \" \nmore\"#; /* three\nfour */ x\n//! Five.\n";
         let lines = lines(text);
         assert_eq!(lines[0].comment, Some((CommentKind::Item, " One.".to_owned())));
         assert_eq!(lines[1].code, "fn a<'a>() { \"\"; } ");

@@ -220,3 +220,9 @@ pub(super) fn text(decision: &Decision) -> String {
 pub(super) fn says(decision: &Decision, part: &str) -> bool {
     text(decision).contains(part)
 }
+
+/// Whether the decision is to move the root to a node, and nothing else.
+pub(super) fn moves_root_to(decision: &Decision, node: &str) -> bool {
+    let actions = &decision.actions[..];
+    matches!(actions, [AdaptationAction::MoveRoot { to, .. }] if to.as_str() == node)
+}

@@ -38,7 +38,8 @@ pub struct LoggedDecision {
 /// A decision whose replay differs from the log.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "period {period} of epoch {epoch}: the replayed decision differs; logged {logged}, now {replayed}: \
+    "period {period} of epoch {epoch}: the replayed decision differs; logged {logged}, \
+     now {replayed}: \
      was the run made with another version?"
 )]
 pub struct Divergence {

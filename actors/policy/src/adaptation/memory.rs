@@ -436,7 +436,8 @@ impl Memory {
         bandwidth: Option<f64>,
         settings: &AdaptationSettings,
     ) -> bool {
-        let of = |entry: &&QuarantineEntry| matches!(&entry.subject, QuarantineSubject::Cluster(who) if who == cluster);
+        let subject = QuarantineSubject::Cluster(cluster.clone());
+        let of = |entry: &&QuarantineEntry| entry.subject == subject;
         match self.quarantine.iter().find(of) {
             Some(entry) => {
                 let better = entry.is_better(bandwidth, settings.better_factor);

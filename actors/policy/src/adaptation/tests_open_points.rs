@@ -410,16 +410,12 @@ fn open_point_9_never_removed() {
     let mut case = PolicyTestJob::even(6, 0.4);
     case.snapshot.leaving.insert("a0".into(), Processors::ONE);
     let decision = case.decide();
-    assert!(
-        matches!(&decision.actions[..], [AdaptationAction::MoveRoot { to, .. }] if to.as_str() == "b0")
-    );
+    assert!(moves_root_to(&decision, "b0"));
     assert!(says(&decision, "its node was asked to leave"));
     // In a single cluster it moves within it; on a single node it stays, with a reason.
     let mut case = PolicyTestJob::of(&[WorkerGroup("a", 3, 1.0, 0.6, 0.0)]);
     case.snapshot.leaving.insert("a0".into(), Processors::ONE);
-    assert!(
-        matches!(&case.decide().actions[..], [AdaptationAction::MoveRoot { to, .. }] if to.as_str() == "a1")
-    );
+    assert!(moves_root_to(&case.decide(), "a1"));
     let mut case = PolicyTestJob::of(&[WorkerGroup("a", 1, 1.0, 0.6, 0.0)]);
     case.snapshot.leaving.insert("a0".into(), Processors::ONE);
     assert!(says(&case.decide(), "the job's root stays on node a0"));

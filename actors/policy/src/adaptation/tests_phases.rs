@@ -306,7 +306,7 @@ fn an_unmeasured_link_is_measured_after_its_removal() {
             }
             explanation += &text(&decision);
             tried |= decision.actions.iter().any(
-                |a| matches!(a, AdaptationAction::Request(request) if !request.avoid_clusters.contains(&b)),
+                |a| matches!(a, AdaptationAction::Request(r) if !r.avoid_clusters.contains(&b)),
             );
         }
         (tried, explanation)

@@ -8,8 +8,8 @@
 //! - [`Slot`]: processors of a site for an interval at a price. Sites advertise the free part of
 //!   their [`BookingTable`].
 //! - [`Dag`]: tasks with processors, runtimes per site and data between them.
-//! - [`ListScheduler`]: list schedulers on slots (HEFT, greedy, Min-Min, Max-Min). They give a set's cost
-//!   and makespan.
+//! - [`ListScheduler`]: list schedulers on slots (HEFT, greedy, Min-Min, Max-Min). They give a
+//!   set's cost and makespan.
 //! - [`search`]: the sets of slots that are not dominated, by the paper's genetic search or the
 //!   pruned one. [`enumerate`] gives the exact front of small instances.
 //! - [`Terms`]: prices of a site's slots, and limits of its grants.

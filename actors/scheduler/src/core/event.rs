@@ -260,7 +260,8 @@ pub enum SchedulerEvent {
     },
     /// A job's root has made progress.
     RootAdvanced(RootAdvanced),
-    /// A job's coordinator answered [`SchedulerAction::OfferGrowth`] or [`SchedulerAction::AskShrink`], or did not.
+    /// A job's coordinator answered [`SchedulerAction::OfferGrowth`] or
+    /// [`SchedulerAction::AskShrink`], or did not.
     Answered {
         /// Number of the job.
         job: JobId,
@@ -345,7 +346,8 @@ pub enum SchedulerAction {
         /// Epoch of the job: assignments with earlier epochs are void.
         epoch: Epoch,
     },
-    /// Order the job's coordinator to end it; feed back [`SchedulerEvent::CancelFailed`] on failure.
+    /// Order the job's coordinator to end it; feed back [`SchedulerEvent::CancelFailed`] on
+    /// failure.
     Cancel {
         /// Number of the job.
         job: JobId,
@@ -411,8 +413,8 @@ pub enum SchedulerAction {
         /// Reason for the log.
         reason: String,
     },
-    /// Order the site to stop these nodes and release their processors. [`SchedulerEvent::StubGone`] follows
-    /// for each.
+    /// Order the site to stop these nodes and release their processors.
+    /// [`SchedulerEvent::StubGone`] follows for each.
     CloseStubs {
         /// Cluster of the nodes.
         cluster: ClusterId,
@@ -421,7 +423,8 @@ pub enum SchedulerAction {
         /// Reason for the log.
         reason: String,
     },
-    /// Notify the job's coordinator of granted nodes; feed back [`SchedulerEvent::GrantAcknowledged`].
+    /// Notify the job's coordinator of granted nodes; feed back
+    /// [`SchedulerEvent::GrantAcknowledged`].
     GrantNodes {
         /// Number of the job.
         job: JobId,
@@ -447,8 +450,8 @@ pub enum SchedulerAction {
         /// Benchmark to run.
         spec: Box<BenchmarkSpec>,
     },
-    /// Order the job's coordinator to let nodes leave; feed back [`SchedulerEvent::AskLeaveFailed`] on
-    /// failure.
+    /// Order the job's coordinator to let nodes leave; feed back [`SchedulerEvent::AskLeaveFailed`]
+    /// on failure.
     AskLeave {
         /// Number of the job.
         job: JobId,
@@ -505,7 +508,8 @@ pub enum SchedulerAction {
         /// Last known epoch of the job.
         known: Epoch,
     },
-    /// Order the node's worker to coordinate the job; feed back [`SchedulerEvent::TakeOverAnswered`].
+    /// Order the node's worker to coordinate the job; feed back
+    /// [`SchedulerEvent::TakeOverAnswered`].
     TakeOver {
         /// Node of the worker.
         node: NodeId,
@@ -514,7 +518,8 @@ pub enum SchedulerAction {
     },
     /// Offer processors to the job's coordinator; feed back [`SchedulerEvent::Answered`].
     OfferGrowth(Box<ManagerQuestion>),
-    /// Order the job's coordinator to release nodes of its choice; feed back [`SchedulerEvent::Answered`].
+    /// Order the job's coordinator to release nodes of its choice; feed back
+    /// [`SchedulerEvent::Answered`].
     AskShrink {
         /// The question itself.
         asking: Box<ManagerQuestion>,

@@ -194,7 +194,8 @@ pub enum ManagerEvent {
         /// Whether the job released them voluntarily. Such processors are not offered to it again.
         voluntary: bool,
     },
-    /// Processors of [`ManagerAction::Force`] cannot be taken, because the job cannot run without them.
+    /// Processors of [`ManagerAction::Force`] cannot be taken, because the job cannot run without
+    /// them.
     NotForced {
         /// Job that keeps the processors.
         job: JobId,
@@ -387,8 +388,8 @@ pub enum ManagerAction {
         /// Reason of the release.
         reason: String,
     },
-    /// Ask a job to release processors; answered by [`ManagerEvent::Answer`], and by [`ManagerEvent::Freed`]
-    /// later.
+    /// Ask a job to release processors; answered by [`ManagerEvent::Answer`], and by
+    /// [`ManagerEvent::Freed`] later.
     Shrink {
         /// Job that is asked.
         job: JobId,
@@ -407,7 +408,8 @@ pub enum ManagerAction {
         /// Purpose of the release.
         why: String,
     },
-    /// Take processors from a job that did not release them in time; answered by [`ManagerEvent::Freed`].
+    /// Take processors from a job that did not release them in time; answered by
+    /// [`ManagerEvent::Freed`].
     Force {
         /// Job that loses the processors.
         job: JobId,

@@ -185,7 +185,8 @@ impl ReservationLedger {
         let reservation = self.known(id, token, now)?;
         let (phase, until) = (reservation.phase, leased(reservation.lease_ms, now));
         if reservation.is_prepared() {
-            return Err(ReservationRefusal::Unknown); // only a committed reservation can be confirmed
+            // Only a committed reservation can be confirmed.
+            return Err(ReservationRefusal::Unknown);
         }
         let Some(reservation) = self.all.get_mut(&id) else {
             return Err(ReservationRefusal::Unknown);

@@ -1,8 +1,8 @@
 //! The broker's side of reservations: requests offers, plans, reserves, and plans again if refused.
 //!
 //! A state machine without I/O and without a clock. The driver answers each [`Order`] with a
-//! [`News`], with [`News::NodeSilence`] if the grid does not answer. This module must not depend on how
-//! plans are made, nor on the transport to the grid.
+//! [`News`], with [`News::NodeSilence`] if the grid does not answer. This module must not depend on
+//! how plans are made, nor on the transport to the grid.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -14,7 +14,7 @@ use crate::partial::BlockInfo;
 /// of a new distribution.
 const SLACK: f64 = 1.03;
 /// The same for the borders between clusters.
-const SLACK_AFAR: f64 = 1.2;
+const SLACK_BETWEEN_CLUSTERS: f64 = 1.2;
 
 /// The processes in the order in which they hold domains, along the curve.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -128,8 +128,8 @@ impl Layout {
     /// change of a block's cost would move all later borders.)
     ///
     /// Borders between clusters, which have these [numbers](Layout::clusters), move if a cluster
-    /// takes more than [`SLACK_AFAR`] times the time of a new distribution; those within a cluster,
-    /// at [`SLACK`] times.
+    /// takes more than [`SLACK_BETWEEN_CLUSTERS`] times the time of a new distribution; those
+    /// within a cluster, at [`SLACK`] times.
     pub(crate) fn cuts_about(
         &self,
         before: &[u32],
@@ -145,7 +145,7 @@ impl Layout {
             }
         }
         let longest = |cuts| self.longest(cuts, infos, &teams);
-        let stays = longest(before) <= SLACK_AFAR * longest(&fresh);
+        let stays = longest(before) <= SLACK_BETWEEN_CLUSTERS * longest(&fresh);
         let of_teams = if stays { before } else { &fresh };
         let mut cuts = of_teams.to_vec();
         for team in teams {
@@ -245,7 +245,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_block_has_one_holder(costs in prop::collection::vec(0f32..9.0, 0..50), processes in 1usize..9) {
+        fn each_block_has_one_holder(
+            costs in prop::collection::vec(0f32..9.0, 0..50),
+            processes in 1usize..9,
+        ) {
             let infos: Vec<BlockInfo> = costs.into_iter().map(info).collect();
             let layout = Layout::new(&vec![ProcessInfo::default(); processes], None);
             let cuts = layout.cuts(&infos);
@@ -254,19 +257,22 @@ mod tests {
             let most = infos.iter().map(|info| f64::from(info.cost)).fold(0.0, f64::max);
             let each: Vec<Range<usize>> = (0..processes).map(|slot| slot..slot + 1).collect();
             let longest = layout.longest(&cuts, &infos, &each);
-            prop_assert!(longest >= 0.999 * all / processes as f64 && longest <= 1.001 * (all / processes as f64 + most));
+            let mean = all / processes as f64;
+            prop_assert!(longest >= 0.999 * mean && longest <= 1.001 * (mean + most));
             for block in 0..infos.len() {
                 let slot = slot_with(&cuts, block);
                 prop_assert!(of_slot(&cuts, slot).contains(&block));
             }
-            prop_assert_eq!((0..processes).map(|slot| of_slot(&cuts, slot).len()).sum::<usize>(), infos.len());
+            let held: usize = (0..processes).map(|slot| of_slot(&cuts, slot).len()).sum();
+            prop_assert_eq!(held, infos.len());
         }
 
         /// No process has much more work than in a new distribution within its cluster, and no
         /// cluster much more than in one of all.
         #[test]
         fn clusters_keep_what_they_have(
-            costs in prop::collection::vec(0.5f32..2.0, 40..200), before in prop::collection::vec(any::<prop::sample::Index>(), 5),
+            costs in prop::collection::vec(0.5f32..2.0, 40..200),
+            before in prop::collection::vec(any::<prop::sample::Index>(), 5),
             is_about in any::<bool>(),
         ) {
             let infos: Vec<BlockInfo> = costs.into_iter().map(info).collect();
@@ -274,7 +280,8 @@ mod tests {
             let clusters = [1, 1, 0, 0, 0, 2];
             let teams = [0..2, 2..5, 5..6];
             let (fresh, all) = (layout.cuts(&infos), infos.len() as u32);
-            let mut before: Vec<u32> = before.iter().map(|cut| cut.index(infos.len()) as u32).collect();
+            let mut before: Vec<u32> =
+                before.iter().map(|cut| cut.index(infos.len()) as u32).collect();
             if is_about {
                 // Each border moves by a block, a small part of a domain.
                 before = fresh[1..6].iter().map(|cut| cut + 1).collect();
@@ -285,7 +292,7 @@ mod tests {
             prop_assert_eq!((cuts.len(), cuts[0], cuts[6]), (7, 0, all));
             prop_assert!(cuts.is_sorted());
             let longest = |cuts: &[u32]| layout.longest(cuts, &infos, &teams);
-            let stays = longest(&before) <= SLACK_AFAR * longest(&fresh);
+            let stays = longest(&before) <= SLACK_BETWEEN_CLUSTERS * longest(&fresh);
             let of_teams = if stays { &before } else { &fresh };
             prop_assert!([2, 5].iter().all(|&slot| cuts[slot] == of_teams[slot]));
             for team in teams {

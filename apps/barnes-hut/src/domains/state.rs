@@ -46,7 +46,7 @@ pub(crate) struct Common {
     pub bodies: u64,
     /// The second group of bodies: see [`Bodies::second`].
     pub second: u64,
-    /// All blocks.
+    /// Summaries of all blocks, in tree order.
     pub infos: Vec<BlockInfo>,
     /// The step of the next sort.
     #[serde(default)]
@@ -513,8 +513,10 @@ mod tests {
             let Ok(sorted) = domain.sorted(&Sequential);
             prop_assert_eq!(&sorted.keys, &keys);
             for (i, of) in keys.into_iter().map(|(_, number)| f64::from(number)).enumerate() {
-                prop_assert_eq!([sorted.position[i], sorted.velocity[i]], [[of; 3], [of + 0.25; 3]]);
-                prop_assert_eq!((sorted.acceleration[i], sorted.mass[i]), ([of + 0.5; 3], of + 0.75));
+                prop_assert_eq!(sorted.position[i], [of; 3]);
+                prop_assert_eq!(sorted.velocity[i], [of + 0.25; 3]);
+                prop_assert_eq!(sorted.acceleration[i], [of + 0.5; 3]);
+                prop_assert_eq!(sorted.mass[i], of + 0.75);
                 prop_assert_eq!(f64::from(sorted.cost[i]), of);
             }
         }

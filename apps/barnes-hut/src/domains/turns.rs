@@ -13,7 +13,7 @@ const PART_PER_MESSAGE: f64 = 0.2;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FirstRoot {
     pub root: u32,
-    /// Its blocks.
+    /// Indices of its blocks.
     pub blocks: Range<usize>,
     /// Its part of all work.
     pub part: f64,

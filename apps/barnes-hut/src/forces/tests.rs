@@ -206,7 +206,11 @@ proptest! {
     fn any_split_gives_the_same_bits(
         n in 1usize..3000,
         seed in any::<u64>(),
-        order in prop_oneof![Just(CellExpansion::Mono), Just(CellExpansion::Quad), Just(CellExpansion::Series)],
+        order in prop::sample::select(vec![
+            CellExpansion::Mono,
+            CellExpansion::Quad,
+            CellExpansion::Series,
+        ]),
         theta in 0.2f64..1.2,
         leaf in 1u32..32,
         group in 1u32..200,

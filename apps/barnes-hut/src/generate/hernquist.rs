@@ -45,8 +45,8 @@ pub fn radius(share: f64) -> f64 {
 ///
 /// With q^2 = -E the distribution function is g(q) / (1 - q^2)^(5/2), and 1 - q^2 is
 /// (r + u^2) / (1 + r). The factor u^2 / (r + u^2)^(5/2) is drawn exactly, as are the radii of a
-/// Plummer sphere of scale sqrt(r). g grows with q, so it is at most that of a body at rest. At least a tenth of the
-/// draws are accepted.
+/// Plummer sphere of scale sqrt(r). g grows with q, so it is at most that of a body at rest. At
+/// least a tenth of the draws are accepted.
 fn fraction_of_escape_speed(radius: f64, dice: &mut RandomNumbers) -> f64 {
     let depth = 1.0 / (1.0 + radius);
     let within = depth * depth.sqrt();

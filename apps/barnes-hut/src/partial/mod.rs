@@ -3,8 +3,8 @@
 //!
 //! A *block* is the first cell on the way down with at most the bodies of a block's groups. Blocks
 //! are those of the whole tree, in the order of their keys, independently of their owner. Keys
-//! alone determine the cells above blocks ([`BlockInfo`] has enough of each block for that) and those
-//! within ([`Branch`]).
+//! alone determine the cells above blocks ([`BlockInfo`] has enough of each block for that) and
+//! those within ([`Branch`]).
 //!
 //! From these and from [`Sums`](crate::tree::Sums) a node makes a [`Tree`](crate::tree::Tree). It
 //! has the cells and bits of the whole tree, without the contents of absent blocks, and a walk

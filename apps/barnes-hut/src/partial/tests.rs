@@ -193,7 +193,7 @@ fn one_exchange_determines_the_scales_of_blocks() {
             let [x, y, z, _] = forces::row(row);
             felt[*i as usize] = length([x, y, z]) * (side / then.side()).powi(2);
         }
-        let foreseen = |info: &BlockInfo, first: usize| {
+        let predicted = |info: &BlockInfo, first: usize| {
             let some = first..first + info.bodies as usize;
             let places = points[some.clone()].iter().chain(&last[some]);
             let felt = |i: usize| felt[keys[first + i].1 as usize];
@@ -216,12 +216,12 @@ fn one_exchange_determines_the_scales_of_blocks() {
             let closed = closed.map(|bodies| firsts.partition_point(|&at| at <= bodies.start) - 1);
             let wanted: BTreeSet<usize> = closed.chain(first.iter().copied()).collect();
             assert!(!first.is_empty());
-            let foreseen: Vec<Subscriber> =
-                mine.clone().map(|block| foreseen(&infos[block], firsts[block])).collect();
+            let predicted: Vec<Subscriber> =
+                mine.clone().map(|block| predicted(&infos[block], firsts[block])).collect();
             let others = (0..infos.len()).filter(|root| !mine.contains(root));
-            let near = |root: &usize| branches[*root].is_near_to(&later[*root], &foreseen, &setup);
+            let near = |root: &usize| branches[*root].is_near_to(&later[*root], &predicted, &setup);
             let seen: BTreeSet<usize> = others.filter(near).collect();
-            for (wanted, sinks) in [(wanted, sinks), (seen, foreseen)] {
+            for (wanted, sinks) in [(wanted, sinks), (seen, predicted)] {
                 let of_root = |&root: &usize| {
                     let (view, other) =
                         encode_and_decode(&branches[root], &later[root], &sinks, &setup);
@@ -255,7 +255,8 @@ proptest! {
     ) {
         let bodies = bodies(n, seed, same);
         let (positions, keys, _) = sorted(&bodies);
-        let accuracy = Accuracy { order: CellExpansion::Mono, theta: 0.7, softening: 0.01, leaf: 4, group };
+        let order = CellExpansion::Mono;
+        let accuracy = Accuracy { order, theta: 0.7, softening: 0.01, leaf: 4, group };
         let setup = Setup::new(&bodies, accuracy);
         let tree = positions.tree(&setup).unwrap();
         let whole = blocks(&keys, &setup, 1.0);
@@ -290,7 +291,11 @@ proptest! {
     fn a_part_gives_the_bits_of_the_whole(
         n in 1usize..6000, seed in any::<u64>(), group in 2u32..20, leaf in 1u32..16,
         same in 0usize..100,
-        order in prop_oneof![Just(CellExpansion::Mono), Just(CellExpansion::Quad), Just(CellExpansion::Series)],
+        order in prop::sample::select(vec![
+            CellExpansion::Mono,
+            CellExpansion::Quad,
+            CellExpansion::Series,
+        ]),
         error in prop::option::of(1e-4f64..0.1), theta in 0.3f64..1.2,
         from in any::<prop::sample::Index>(), to in any::<prop::sample::Index>(),
         most in 0usize..6000,
@@ -375,7 +380,8 @@ proptest! {
                 rounds += 1;
                 prop_assert!(rounds <= 4, "something of {} roots is still missing", missing.len());
                 for root in missing {
-                    let (view, other) = encode_and_decode(&branches[root], &branches[root], &sinks, &setup);
+                    let branch = &branches[root];
+                    let (view, other) = encode_and_decode(branch, branch, &sinks, &setup);
                     views.insert(root, view);
                     others.insert(root, other);
                 }

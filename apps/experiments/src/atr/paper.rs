@@ -73,8 +73,8 @@ pub(super) const TABLE3: [Homogeneous; 14] = [
 ];
 
 /// Seconds of the master for a decision on ssn with 10,000 scenarios, by the number of tasks: of
-/// Table 3, and for 800 tasks extrapolated. The quotients of neighbours are 1.67, 1.46 and 1.30; the
-/// next is taken as 1.2.
+/// Table 3, and for 800 tasks extrapolated. The quotients of neighbours are 1.67, 1.46 and 1.30;
+/// the next is taken as 1.2.
 pub(super) fn decision_s(tasks: u32) -> f64 {
     match tasks {
         0..=50 => 56.70 / 66.0,

@@ -78,7 +78,7 @@ impl Job for Momentary {
 
 /// The submission of a brief job.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Submission {
+pub struct BriefJob {
     /// Time after the start of the history.
     pub at: Duration,
     /// The job to submit.
@@ -91,7 +91,7 @@ pub struct Submission {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Brief {
     /// The jobs, by the time of their submission.
-    pub jobs: Vec<Submission>,
+    pub jobs: Vec<BriefJob>,
     /// Cancels: a time, and the index of a known job modulo their number.
     pub cancels: Vec<(Duration, usize)>,
 }

@@ -8,7 +8,7 @@ use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::{LinkProfile, MemoryConfig};
 use springtide_runtime::random::SplitMix;
 
-use super::{Brief, Cut, Fault, FaultHistory, FaultRole, HistoryJob, Momentary, Submission};
+use super::{Brief, BriefJob, Cut, Fault, FaultHistory, FaultRole, HistoryJob, Momentary};
 use crate::apps::{ModelledJob, WorkDivision};
 use crate::faults::marked::Marked;
 use crate::faults::summed::Summed;
@@ -82,7 +82,7 @@ impl FaultHistory {
         let network = MemoryConfig { between, idle_timeout, ..MemoryConfig::default() };
         let names = Names::of(&clusters);
         let span = draw.from(500, 8000);
-        let jobs = (0..draw.from(2, 12)).map(|tag| Submission {
+        let jobs = (0..draw.from(2, 12)).map(|tag| BriefJob {
             at: draw.millis(0, span),
             job: Momentary {
                 work_us: *draw.of(&[0, 0, 0, 1000, 20_000, 200_000, 2_000_000]),

@@ -71,7 +71,7 @@ pub struct PlanResult {
 
 /// The results of one submission.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Submission {
+pub struct ComparedWorkflow {
     /// The time of the submission, seconds from the load's beginning.
     pub at_s: f64,
     /// The number of advertised slots.
@@ -97,7 +97,7 @@ pub struct Comparison {
     /// The lower bound of a plan's cost (equation 9), which is the cost of best effort.
     pub floor: f64,
     /// The results of each submission.
-    pub submissions: Vec<Submission>,
+    pub submissions: Vec<ComparedWorkflow>,
 }
 
 /// The results of a choice over all submissions.
@@ -120,7 +120,7 @@ pub struct ComparisonSummary {
 
 impl Comparison {
     /// The range of a number over the submissions.
-    fn range(&self, of: impl Fn(&Submission) -> f64) -> Range {
+    fn range(&self, of: impl Fn(&ComparedWorkflow) -> f64) -> Range {
         Range::of(self.submissions.iter().map(of))
     }
 
@@ -139,7 +139,7 @@ impl Comparison {
         let of = |(index, &choice): (usize, &SelectionRule)| {
             let with =
                 || self.submissions.iter().filter_map(move |one| Some((one, one.planned[index]?)));
-            let spread = |of: &dyn Fn(&Submission, PlanResult) -> f64| {
+            let spread = |of: &dyn Fn(&ComparedWorkflow, PlanResult) -> f64| {
                 Spread::of(&with().map(|(one, planned)| of(one, planned)).collect::<Vec<f64>>())
             };
             ComparisonSummary {
@@ -182,7 +182,7 @@ pub fn compare(
         let count = slots.len();
         let (front, planned) = provisioned(dag, slots, *moment, choices, planning);
         let best_effort_s = seconds(best_effort(dag, table.clone(), &load.jobs[*next..], *moment));
-        Submission {
+        ComparedWorkflow {
             at_s: seconds(*moment),
             slots: count,
             half_free_s,

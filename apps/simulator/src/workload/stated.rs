@@ -163,7 +163,8 @@ pub fn statements(runs: &[PolicyRun], clusters: PaperClusters) -> Vec<Statement>
             );
             (ours, most <= 1.1 * least)
         }),
-        "egs gives some to each job at every poll, so only a few stay at their minimum; the paper does \
+        "egs gives some to each job at every poll, so only a few stay at their minimum; the \
+         paper does \
          not state the cost of a change in its applications, which is 4 s here",
     );
     say(

@@ -236,7 +236,7 @@ mod tests {
     use crate::program::EncodedJob;
 
     #[derive(Args)]
-    struct Job {
+    struct SeedOption {
         /// Random seed
         #[arg(long, default_value_t = 7)]
         seed: u64,
@@ -247,7 +247,7 @@ mod tests {
         let job = |name, is_command| JobDefinition {
             name,
             about: "A job",
-            augment: Job::augment_args,
+            augment: SeedOption::augment_args,
             encode: |_| Ok(EncodedJob::default()),
             is_fixed: false,
             is_command,

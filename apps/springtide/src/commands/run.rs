@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[derive(Args)]
-    struct Job {
+    struct SeedOption {
         /// Random seed
         #[arg(long, default_value_t = 7)]
         seed: u64,
@@ -176,12 +176,12 @@ mod tests {
 
     #[test]
     fn an_option_of_a_job_renames_the_runs_option_of_the_same_name() {
-        let command = || job_command("job", "A job", Job::augment_args);
+        let command = || job_command("job", "A job", SeedOption::augment_args);
         command().debug_assert();
         let matches = command()
             .try_get_matches_from(["job", "--seed", "3", "--run-seed", "4", "--timeout", "2m"])
             .unwrap();
-        assert_eq!(Job::from_arg_matches(&matches).unwrap().seed, 3);
+        assert_eq!(SeedOption::from_arg_matches(&matches).unwrap().seed, 3);
         let run = RunArgs::from_arg_matches(&matches).unwrap();
         assert_eq!((run.seed, run.timeout), (Some(4), Some(Duration::from_secs(120))));
         assert!(!run.json && !run.sequential);

@@ -36,10 +36,11 @@ pub async fn slots(scheduler: &Remote<Scheduler>) -> Result<GridSlots, Failed> {
     Ok(scheduler.send(GetSlots {}).deadline(REQUEST_TIMEOUT).await?)
 }
 
-/// Plans reservations from offers, avoiding some clusters for the given reasons. Returns the
-/// reservations and the maximum price, or the reason why no plan exists.
-pub type Planner<'a> = dyn FnMut(&GridSlots, &BTreeMap<ClusterId, String>) -> Result<(Vec<ReservedSlot>, f64), String>
-    + 'a;
+/// The reservations of a plan and their maximum price, or the reason why no plan exists.
+pub type PlannedSlots = Result<(Vec<ReservedSlot>, f64), String>;
+
+/// Plans reservations from offers, avoiding some clusters for the given reasons.
+pub type Planner<'a> = dyn FnMut(&GridSlots, &BTreeMap<ClusterId, String>) -> PlannedSlots + 'a;
 
 /// Reserves what a plan needs. A reservation with a lease expires unless it is [renewed](renew).
 ///

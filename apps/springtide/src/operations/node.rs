@@ -167,7 +167,9 @@ pub async fn run(
         loop {
             let end_kind = tokio::select! {
                 biased;
-                exit = signals.next() => EndOrder::Leave(format!("ordered to end by {}", word(exit))),
+                exit = signals.next() => {
+                    EndOrder::Leave(format!("ordered to end by {}", word(exit)))
+                }
                 // The parent ends with the grid, or leaves the node without control.
                 () = &mut parent => {
                     let reason = "its parent process has ended, or closed the input".to_owned();

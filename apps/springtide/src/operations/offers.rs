@@ -38,7 +38,8 @@ const PRICE_MAX: f64 = 1e12;
 /// ```json
 /// {"schema":1,"origin_unix_s":1764061200.0,
 ///  "sites":[{"name":"vu","processors":64,"speed":1.0,"epoch":17,
-///    "slots":[{"processors":2,"start_s":0.0,"end_s":3600.0,"rate":1.0,"fixed":0.0,"divisible":false,"extensible":false}]}],
+///    "slots":[{"processors":2,"start_s":0.0,"end_s":3600.0,"rate":1.0,"fixed":0.0,
+///              "divisible":false,"extensible":false}]}],
 ///  "links":[{"a":"vu","b":"uva","latency_s":0.01,"bytes_per_s":1.0e6}]}
 /// ```
 ///
@@ -385,9 +386,11 @@ mod tests {
 
     const EXAMPLE: &str = r#"{"schema":1,"origin_unix_s":1764061200.0,"sites":[
         {"name":"vu","processors":64,"speed":1.0,"epoch":17,"slots":[
-          {"processors":2,"start_s":0.0,"end_s":3600.0,"rate":1.0,"fixed":0.0,"divisible":false,"extensible":false}]},
+          {"processors":2,"start_s":0.0,"end_s":3600.0,"rate":1.0,"fixed":0.0,
+           "divisible":false,"extensible":false}]},
         {"name":"uva","processors":8,"slots":[
-          {"processors":8,"start_s":10.5,"end_s":86400,"rate":2,"divisible":true,"extensible":true}]}],
+          {"processors":8,"start_s":10.5,"end_s":86400,"rate":2,
+           "divisible":true,"extensible":true}]}],
         "links":[{"a":"vu","b":"uva","latency_s":0.01,"bytes_per_s":1.0e6}]}"#;
 
     fn parse(text: &str) -> Result<Offers, String> {
@@ -436,13 +439,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_offer_is_told_with_its_place() {
+    fn errors_of_offers_name_their_place() {
         let with = |from: &str, to: &str| {
             assert!(EXAMPLE.contains(from), "{from}");
             EXAMPLE.replacen(from, to, 1)
         };
         let deep = format!("{{\"schema\":1,\"sites\":{}", "[".repeat(100_000));
-        for (text, told) in [
+        for (text, expected) in [
             (String::new(), "o.json:1:0: EOF while parsing"),
             ("[1]".to_owned(), "o.json:1:"),
             ("{}".to_owned(), "o.json: the format of offers must have \"schema\": 1, found none"),
@@ -496,7 +499,7 @@ mod tests {
             (format!("{EXAMPLE} x"), "o.json:6:"),
         ] {
             let error = parse(&text).unwrap_err();
-            assert!(error.starts_with(told), "{error}\nis not\n{told}");
+            assert!(error.starts_with(expected), "{error}\nis not\n{expected}");
             assert!(error.len() < 400, "{error}");
         }
         let error = Offers::read(Path::new("/nowhere/o.json")).unwrap_err().to_string();

@@ -188,7 +188,8 @@ pub async fn run(
                 notifier.stopping();
                 let reason = match &end {
                     SiteEnd::Superseded => "a later process of this site has replaced it",
-                    SiteEnd::IncarnationTooLow { .. } => "the head knows a later incarnation of this \
+                    SiteEnd::IncarnationTooLow { .. } => "the head knows a later incarnation of \
+                     this \
                     site",
                 };
                 talk.say(&format!("{reason}: nodes of cluster {name} leave their jobs and end"));

@@ -154,7 +154,8 @@ fn files_and_items_for_contributors_exist() {
         of_book.chain(of_root).flat_map(|page| sources.missing(&root(), &page)).collect();
     assert_no_errors(
         &wrong,
-        "A file or item in `code` must exist: correct its name, or give the place to which it moved.",
+        "A file or item in `code` must exist: correct its name, or give the place to which it \
+         moved.",
     );
 }
 

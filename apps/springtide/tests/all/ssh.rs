@@ -86,17 +86,17 @@ impl Sshd {
     }
 
     fn spawn(dir: &Path, sshd: &str, root: bool) -> std::io::Result<Child> {
-        let mut command = match root && !Path::new(PRIVILEGES).exists() {
-            false => Command::new(sshd),
+        let needs_directory = root && !Path::new(PRIVILEGES).exists();
+        let mut command = if needs_directory {
             // In a mount namespace of its own, so that the system's files stay unchanged.
-            true => {
-                let script = format!(
-                    "mount -t tmpfs none /run && mkdir -m 755 {PRIVILEGES} && exec \"$0\" \"$@\""
-                );
-                let mut command = Command::new("unshare");
-                command.args(["-m", "sh", "-c", &script, sshd]);
-                command
-            }
+            let script = format!(
+                "mount -t tmpfs none /run && mkdir -m 755 {PRIVILEGES} && exec \"$0\" \"$@\""
+            );
+            let mut command = Command::new("unshare");
+            command.args(["-m", "sh", "-c", &script, sshd]);
+            command
+        } else {
+            Command::new(sshd)
         };
         command.args(["-D", "-e", "-f"]).arg(dir.join("sshd.conf")).stdin(Stdio::null());
         let log = fs::File::create(dir.join("sshd.log"))?;

@@ -40,7 +40,8 @@ fn is_reserved(up: &Up, number: u64) -> bool {
 #[test]
 fn malleable_jobs_release_reserved_processors_in_time_and_a_new_head_knows_reservations() {
     let lines = "[scheduling]\npoll = \"300ms\"\nscan_interval = \"300ms\"\n\
-    answer_timeout = \"2s\"\nrelease_timeout = \"5s\"\n[slots]\nrate = 2.0\nadvertise_interval = \"300ms\"\n";
+    answer_timeout = \"2s\"\nrelease_timeout = \"5s\"\n\
+    [slots]\nrate = 2.0\nadvertise_interval = \"300ms\"\n";
     let mut up = Up::with(&[("ams", 3), ("del", 1)], lines);
     assert_eq!(now_free(&up, "ams"), 3);
     // Offers are also in a file.

@@ -3,7 +3,8 @@
 //!
 //! Format: Birge, Dempster, Gassmann, Gunn, King, Wallace: A standard input format for multiperiod
 //! stochastic linear programs (COAL Newsletter 17, 1987). The reader also accepts the deviations of
-//! published files and reports them as [`ReadNote`]s. It is independent of the solver and of sampling.
+//! published files and reports them as [`ReadNote`]s. It is independent of the solver and of
+//! sampling.
 
 mod core;
 mod error;

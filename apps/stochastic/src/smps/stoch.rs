@@ -758,11 +758,12 @@ impl<'a> StochReader<'a, '_> {
         }
         let mut outcomes = Vec::with_capacity(all.len());
         for (PendingOutcome { line, probability, .. }, values) in pending.into_iter().zip(all) {
-            match probability > 0.0 {
-                true => outcomes.push(Realisation { probability: probability / sum, values }),
-                false => self.notes.add(line, || {
+            if probability > 0.0 {
+                outcomes.push(Realisation { probability: probability / sum, values });
+            } else {
+                self.notes.add(line, || {
                     format!("an outcome of {description} has probability 0 and is ignored")
-                }),
+                });
             }
         }
         // Costs and recourse that only repeat the core file stay certain: recourse that is fixed is

@@ -1,8 +1,9 @@
-//! Linear programs in exact arithmetic: an oracle that shares nothing with the crate's own simplex method.
+//! Linear programs in exact arithmetic: an oracle that shares nothing with the crate's own simplex
+//! method.
 //!
-//! A two-phase tableau method with Bland's rule on rational numbers. No verdict is returned before its
-//! certificate is checked against the program, also exactly: primal and dual feasibility with equal
-//! objectives, a Farkas ray, or a feasible point with a direction of falling costs.
+//! A two-phase tableau method with Bland's rule on rational numbers. No verdict is returned before
+//! its certificate is checked against the program, also exactly: primal and dual feasibility with
+//! equal objectives, a Farkas ray, or a feasible point with a direction of falling costs.
 
 use num_rational::{BigRational, Ratio};
 use num_traits::{CheckedAdd, CheckedDiv, CheckedMul, CheckedSub, One, Signed, ToPrimitive, Zero};
@@ -165,7 +166,8 @@ impl<R: ExactNumber> Standard<R> {
 
     fn solve(&self) -> Option<Truth> {
         let (m, width) = (self.a.len(), self.c.len());
-        // Artificial variables are the unit columns behind the others; they hold the inverse as well.
+        // Artificial variables are the unit columns behind the others; they hold the inverse as
+        // well.
         let mut rows: Vec<Vec<R>> = Vec::with_capacity(m);
         for (at, line) in self.a.iter().enumerate() {
             let mut row = line.clone();
@@ -298,8 +300,8 @@ fn dot<R: ExactNumber>(one: &[R], other: &[R]) -> Option<R> {
     Some(sum)
 }
 
-/// Pivots by Bland's rule among the first `width` variables. Returns the variable that has no limit, or
-/// none at the optimum of the first cost row.
+/// Pivots by Bland's rule among the first `width` variables. Returns the variable that has no
+/// limit, or none at the optimum of the first cost row.
 fn iterate<R: ExactNumber>(
     rows: &mut [Vec<R>],
     basis: &mut [usize],

@@ -34,8 +34,8 @@
 //!
 //! `id` is required, and of files `name`, and `size` or `source`. A workflow without any `[[file]]`
 //! has the files that its tasks name, and their sizes are unknown. With one, another name is
-//! misspelt. The `name` of a task defaults to its program, its job or its id. Unlike in formats that
-//! programs write, an unknown key is an error, for most are misspelt.
+//! misspelt. The `name` of a task defaults to its program, its job or its id. Unlike in formats
+//! that programs write, an unknown key is an error, for most are misspelt.
 
 use std::collections::BTreeMap;
 

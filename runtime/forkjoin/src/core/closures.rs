@@ -55,7 +55,7 @@ where
 ///
 /// # Errors
 /// The panic of the closure.
-pub(crate) fn run_and_wait<F, R>(pool: &PoolCore<Worker>, root: F) -> Result<R, Panic>
+pub(crate) fn run_and_wait<F, R>(pool: &PoolCore<PoolThread>, root: F) -> Result<R, Panic>
 where
     F: FnOnce(&Context<'_>) -> R + Send,
     R: Send,
@@ -78,10 +78,10 @@ where
 }
 
 /// A compute thread of a [`Pool`](crate::Pool).
-pub(crate) struct Worker(pub(crate) ThreadCore<Worker>);
+pub(crate) struct PoolThread(pub(crate) ThreadCore<PoolThread>);
 
 // SAFETY: the core is a field, and `Context` keeps its scope.
-unsafe impl ComputeThread for Worker {
+unsafe impl ComputeThread for PoolThread {
     type Shared = ();
     type Tree = ();
     type Context<'w> = Context<'w>;
@@ -115,7 +115,7 @@ unsafe impl ComputeThread for Worker {
     }
 }
 
-impl Worker {
+impl PoolThread {
     fn wake_sleeper(&self) {
         let surplus = self.0.pool().notify();
         debug_assert!(!surplus, "no other process asks for work");
@@ -125,7 +125,7 @@ impl Worker {
 /// A closure as a task.
 struct Closure<F>(F);
 
-impl<F, R> Fork<Worker> for Closure<F>
+impl<F, R> Fork<PoolThread> for Closure<F>
 where
     F: FnOnce(&Context<'_>) -> R + Send,
     R: Send,
@@ -142,24 +142,24 @@ where
         catch_unwind(AssertUnwindSafe(|| (self.0)(context)))
     }
 
-    fn encode(&self, _place: Place<'_, Worker>) {}
+    fn encode(&self, _place: Place<'_, PoolThread>) {}
 
-    fn decode(delivery: Infallible, _worker: &Worker) -> Result<R, Panic> {
+    fn decode(delivery: Infallible, _worker: &PoolThread) -> Result<R, Panic> {
         match delivery {}
     }
 }
 
 /// The interface of a running closure to its pool.
-pub struct Context<'w>(Scope<'w, Worker>);
+pub struct Context<'w>(Scope<'w, PoolThread>);
 
-impl<'w> TaskContext<'w, Worker> for Context<'w> {
+impl<'w> TaskContext<'w, PoolThread> for Context<'w> {
     #[inline(always)]
-    fn new(scope: Scope<'w, Worker>) -> Self {
+    fn new(scope: Scope<'w, PoolThread>) -> Self {
         Self(scope)
     }
 
     #[inline(always)]
-    fn scope_mut(&mut self) -> &mut Scope<'w, Worker> {
+    fn scope_mut(&mut self) -> &mut Scope<'w, PoolThread> {
         &mut self.0
     }
 }

@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 use crate::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, TaskPath};
 use crate::meter::{Counters, LatencySummary, Times};
 
-/// Whether something stays inside a cluster or crosses a wide-area link.
+/// The distance between the thief and the victim of a steal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// Inside one cluster.
+pub enum StealScope {
+    /// Both are in the same cluster.
     Local,
-    /// Between clusters.
+    /// They are in different clusters.
     Wide,
 }
 
@@ -279,7 +279,7 @@ pub enum Event {
         /// The thief.
         to: NodeId,
         /// Whether the steal crossed clusters.
-        scope: Scope,
+        scope: StealScope,
         /// Size of the serialised task.
         task_bytes: u64,
         /// The lease: an index in the victim's table, and the generation of that entry.
@@ -378,7 +378,7 @@ pub enum Event {
         /// The holder that sent the last piece.
         from: NodeId,
         /// Whether the transfer crossed clusters.
-        scope: Scope,
+        scope: StealScope,
     },
     /// A job completed an iteration.
     IterationDone {

@@ -11,7 +11,7 @@ mod log;
 mod record;
 mod recorder;
 
-pub use catalogue::{BookingRow, Event, Retention, Scope, StolenTaskEnd, WorkerSample};
+pub use catalogue::{BookingRow, Event, Retention, StealScope, StolenTaskEnd, WorkerSample};
 pub use dir::{Manifest, RunDir, RunDirError};
 pub use log::{LogError, LogHeader, ReadLog, RunLog, SCHEMA, read};
 pub use record::{EventHash, Record};

@@ -98,7 +98,7 @@ pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::event::{BookingRow, Retention, Scope, StolenTaskEnd, WorkerSample};
+    use crate::event::{BookingRow, Retention, StealScope, StolenTaskEnd, WorkerSample};
     use crate::id::{ClusterId, Epoch, JobId, TaskPath};
     use crate::meter::{Counters, LatencySummary, Times};
 
@@ -190,7 +190,7 @@ pub(super) mod tests {
                 task: "fib".into(),
                 from: node.clone(),
                 to: other.clone(),
-                scope: Scope::Wide,
+                scope: StealScope::Wide,
                 task_bytes: 12,
                 lease: Some([3, 17]),
                 from_incarnation: Some(incarnation),
@@ -229,7 +229,7 @@ pub(super) mod tests {
                 epoch,
                 version: 4,
                 from: other,
-                scope: Scope::Wide,
+                scope: StealScope::Wide,
             },
             Event::IterationDone {
                 job,
@@ -284,7 +284,7 @@ pub(super) mod tests {
             task: "fib".into(),
             from: "ams-1".into(),
             to: "del-2".into(),
-            scope: Scope::Wide,
+            scope: StealScope::Wide,
             task_bytes: 12,
             lease: None,
             from_incarnation: None,

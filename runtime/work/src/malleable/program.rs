@@ -58,11 +58,11 @@ pub trait Program: Clone + Serialize + DeserializeOwned + Send + 'static {
 
     /// The layout for these processes, in order of rank.
     ///
-    /// `now` is the present layout, under which they had the ranks of [`ProcessInfo::previous_rank`]. Called only on
-    /// the root's thread, and sent to the others. It must be valid for the number of hands, at
-    /// least one, and for any `now`. For one unknown hand without a present layout it must always
-    /// be the same: the layout of the whole state, used to save and redistribute it. A layout equal
-    /// to `now` is no change.
+    /// `now` is the present layout, under which they had the ranks of
+    /// [`ProcessInfo::previous_rank`]. Called only on the root's thread, and sent to the others. It
+    /// must be valid for the number of hands, at least one, and for any `now`. For one unknown hand
+    /// without a present layout it must always be the same: the layout of the whole state, used to
+    /// save and redistribute it. A layout equal to `now` is no change.
     fn layout(&self, hands: &[ProcessInfo], now: Option<&Self::Layout>) -> Self::Layout;
 
     /// The state of a process before the first step. All processes call it.
@@ -100,8 +100,8 @@ pub trait Program: Clone + Serialize + DeserializeOwned + Send + 'static {
         to: (&Self::Layout, u32),
     ) -> Result<Bytes, Stop>;
 
-    /// The state of rank `to.1` in layout `to.0`, from the [pieces](Program::split_state) of all ranks of
-    /// `from`, in order.
+    /// The state of rank `to.1` in layout `to.0`, from the [pieces](Program::split_state) of all
+    /// ranks of `from`, in order.
     ///
     /// # Errors
     /// The pieces do not form a state, which fails the job.

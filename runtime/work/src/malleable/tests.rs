@@ -375,7 +375,10 @@ fn a_state_that_is_too_long_is_not_saved() {
         };
         assert_eq!(outcome.unwrap().checksum, right);
         let limit = format!("no more than {most} are saved");
-        let is_limit = |note: &&ProgressReport| matches!(note, ProgressReport::Say { text } if text.contains(&limit));
+        let is_limit = |note: &&ProgressReport| {
+            let ProgressReport::Say { text } = note else { return false };
+            text.contains(&limit)
+        };
         assert_eq!(notes.iter().filter(is_limit).count(), 1, "{notes:?}");
         assert!(!notes.iter().any(|note| matches!(note, ProgressReport::Checkpoint(_))));
     }

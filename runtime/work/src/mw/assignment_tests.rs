@@ -190,7 +190,11 @@ impl AssignmentWorld {
 }
 
 fn rules() -> impl Strategy<Value = DispatchRule> {
-    prop_oneof![3 => Just(DispatchRule::Earliest), 1 => Just(DispatchRule::Equal), 1 => Just(DispatchRule::Queue)]
+    prop_oneof![
+        3 => Just(DispatchRule::Earliest),
+        1 => Just(DispatchRule::Equal),
+        1 => Just(DispatchRule::Queue),
+    ]
 }
 
 proptest! {
@@ -203,7 +207,8 @@ proptest! {
         script in prop::collection::vec((0..100u32, any::<u32>()), 20..600),
         (dealing, copies, affinity) in (rules(), any::<bool>(), any::<bool>()),
     ) {
-        let settings = AssignmentSettings { dealing, copies, affinity, deaths: 0, ..AssignmentSettings::default() };
+        let defaults = AssignmentSettings::default();
+        let settings = AssignmentSettings { dealing, copies, affinity, deaths: 0, ..defaults };
         let mut world = AssignmentWorld::new(settings);
         for (choice, random) in script {
             let some = world.some(random >> 3);
@@ -221,7 +226,9 @@ proptest! {
                 (83..=86, _) => world.join(),
                 (87..=89, Some(worker)) => world.lose(worker, random % 2 == 0),
                 (90..=92, Some(worker)) => world.tell(AssignmentEvent::Leaving { worker }),
-                (93, Some(worker)) => world.tell(AssignmentEvent::Joined { worker, node: "n0".into() }),
+                (93, Some(worker)) => {
+                    world.tell(AssignmentEvent::Joined { worker, node: "n0".into() })
+                }
                 (94..=98, _) => world.submit(random),
                 (99, _) => {
                     let batch = 1 + u64::from(random) % world.next_batch;

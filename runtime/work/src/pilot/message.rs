@@ -47,7 +47,7 @@ pub enum TaskProgram {
 pub struct TaskRecord {
     /// Its name in the cluster's directory of files.
     pub stored: String,
-    /// Its content.
+    /// The bytes of the record.
     pub content: Bytes,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A client submits a pilot, and the scheduler places it like any job of one node. Then the client
 //! sends the pilot [orders](PilotOrder), and the pilot sends [reports](PilotReport). So a task
-//! needs no placement of its own, and starts within milliseconds. The pilot ends when its client orders
-//! that, or when it gets no order for [`PilotSpec::idle_limit`].
+//! needs no placement of its own, and starts within milliseconds. The pilot ends when its client
+//! orders that, or when it gets no order for [`PilotSpec::idle_limit`].
 //!
 //! - A task runs in a directory of its own. Its inputs are links to files of the cluster's
 //!   directory, and its outputs move there when it has ended well.

@@ -83,7 +83,7 @@ impl EndSignal {
 }
 
 /// A task that has started.
-struct TaskEntry {
+struct TrackedTask {
     running: Arc<RunningTask>,
     /// The directory exists until the whole log was sent.
     _directory: Arc<TaskDirectory>,
@@ -96,7 +96,7 @@ struct TaskEntry {
     logs: [LogTail; 2],
 }
 
-impl TaskEntry {
+impl TrackedTask {
     fn end(&mut self, cause: EndCause, now: Instant) {
         self.running.end(cause);
         self.kill_at.get_or_insert(now + GRACE);
@@ -112,7 +112,7 @@ pub(super) struct TaskSet {
     wake: WakeRoot,
     ends: Arc<EndSignal>,
     waiting: VecDeque<PilotTask>,
-    running: BTreeMap<u64, TaskEntry>,
+    running: BTreeMap<u64, TrackedTask>,
     reports: Vec<PilotReport>,
     unacknowledged: u64,
     look_at: Instant,
@@ -265,7 +265,7 @@ impl TaskSet {
         }
     }
 
-    fn start(&self, task: PilotTask, now: Instant) -> io::Result<TaskEntry> {
+    fn start(&self, task: PilotTask, now: Instant) -> io::Result<TrackedTask> {
         let directory = Arc::new(self.node.create_task(task.number)?);
         let log = |stream, name| LogTail { stream, path: directory.own(name), file: None };
         let logs = [log(OutputStream::Stdout, STDOUT), log(OutputStream::Stderr, STDERR)];
@@ -278,7 +278,7 @@ impl TaskSet {
             wake();
         })?;
         let (_directory, memory_bytes, kill_at) = (directory, 0, None);
-        Ok(TaskEntry {
+        Ok(TrackedTask {
             running,
             _directory,
             processors,

@@ -17,8 +17,9 @@ use crate::wire::{Kind, WireError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// An action that the store requests. The callback given to [`Shared::new`](super::SharedObjects::new)
-/// executes it, outside the store's lock, on the thread that called the store.
+/// An action that the store requests. The callback given to
+/// [`Shared::new`](super::SharedObjects::new) executes it, outside the store's lock, on the thread
+/// that called the store.
 #[derive(Debug)]
 pub enum ObjectAction {
     /// Send these bytes over the network. If it answers `Full`, or returns them undelivered, call

@@ -1,8 +1,8 @@
 //! Replicated objects of a job: versioned ones with one writer, and merged ones that any node may
 //! change.
 //!
-//! [`SharedObjects`] is one node's replica of a job's objects. It knows neither tasks nor actors nor the
-//! transport: it returns [`ObjectAction`]s to execute.
+//! [`SharedObjects`] is one node's replica of a job's objects. It knows neither tasks nor actors
+//! nor the transport: it returns [`ObjectAction`]s to execute.
 //!
 //! Guarantees:
 //! - A reader gets exactly the version it names or nothing; a value never changes once read.

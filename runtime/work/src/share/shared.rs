@@ -33,8 +33,8 @@ const UPDATE_TRIES: usize = 3;
 
 /// One node's replica of a job's shared objects. Cheap to clone, usable from every thread.
 ///
-/// Set the membership ([`SharedObjects::view`]) before the first version is published: its epoch becomes
-/// the version's, and versions of older epochs are refused.
+/// Set the membership ([`SharedObjects::view`]) before the first version is published: its epoch
+/// becomes the version's, and versions of older epochs are refused.
 #[derive(Clone)]
 pub struct SharedObjects(Arc<ReplicaState>);
 
@@ -220,8 +220,8 @@ impl SharedObjects {
 
     /// Waits for these versions on behalf of a task. An existing ticket of this number is replaced.
     ///
-    /// The answer `Waiting` is followed by [`ObjectAction::Ready`] or [`ObjectAction::Failed`], possibly on
-    /// another thread before this call returns. So register the ticket before the call.
+    /// The answer `Waiting` is followed by [`ObjectAction::Ready`] or [`ObjectAction::Failed`],
+    /// possibly on another thread before this call returns. So register the ticket before the call.
     ///
     /// # Errors
     /// `Unregistered`.

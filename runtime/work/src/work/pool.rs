@@ -20,7 +20,7 @@ use super::core::tree::{Base, root_base};
 use super::core::worker::{self, DeliveredEnd, locate};
 use super::phases::PhaseTimes;
 use super::recover::{ResultLocation, RootStart, TaskIdentity};
-use super::registry::{JobEntry, Registry, RunEncoded, TaskEntry};
+use super::registry::{JobEntry, RegisteredTask, Registry, RunEncoded};
 use super::task::{Failure, Halt, Outcome, Stop};
 use crate::guard::located_panic_text;
 use crate::id::{NodeId, Peer, TaskPath};
@@ -456,7 +456,7 @@ impl Pool {
         name: &str,
         path: TaskPath,
         start: RootStart,
-    ) -> Result<(Arc<Base>, TaskEntry), Failure> {
+    ) -> Result<(Arc<Base>, RegisteredTask), Failure> {
         let Some(entry) = self.shared.registry.find_task(name) else {
             let mut failure = worker::job_failure(format!(
                 "task {name} is not registered in this node's program: \

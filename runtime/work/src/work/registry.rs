@@ -23,7 +23,7 @@ pub(crate) type RunEncoded = fn(&Bytes, &Context) -> Result<Bytes, Stop>;
 pub(crate) type RunJob = fn(&[u8], Option<Checkpoint>, &Context) -> Result<Outcome, Stop>;
 
 #[derive(Clone, Copy)]
-pub(crate) struct TaskEntry {
+pub(crate) struct RegisteredTask {
     pub(crate) name: &'static str,
     /// The task's type, which distinguishes it from another one of the same name.
     of: TypeId,
@@ -116,7 +116,7 @@ impl JobEntry {
 /// see [`Registry::fingerprint`].
 #[derive(Default)]
 pub struct Registry {
-    tasks: BTreeMap<String, TaskEntry>,
+    tasks: BTreeMap<String, RegisteredTask>,
     jobs: BTreeMap<&'static str, JobEntry>,
     objects: ObjectTypes,
     object_names: Vec<&'static str>,
@@ -143,7 +143,7 @@ impl Registry {
     fn insert<T: Task>(&mut self) {
         let name = wire_name(T::NAME, T::BATCH);
         let (of, process) = (TypeId::of::<T>(), T::PROCESS);
-        let entry = TaskEntry { name: T::NAME, of, run: run_encoded::<T>, process };
+        let entry = RegisteredTask { name: T::NAME, of, run: run_encoded::<T>, process };
         if let Some(old) = self.tasks.insert(name, entry) {
             assert!(old.of == of, "two tasks are named {}: give one of them another NAME", T::NAME);
         }
@@ -254,7 +254,7 @@ impl Registry {
         self.tasks.get(name).is_some_and(|task| task.process)
     }
 
-    pub(crate) fn find_task(&self, name: &str) -> Option<TaskEntry> {
+    pub(crate) fn find_task(&self, name: &str) -> Option<RegisteredTask> {
         self.tasks.get(name).copied()
     }
 

@@ -82,8 +82,9 @@ impl Throttle {
     }
 }
 
-/// The seam of real threads under a [`Throttle`]. Declared compute time (`Context::spend_modelled_time`) is
-/// computed: the thread is busy until it has used that much processor time.
+/// The seam of real threads under a [`Throttle`]. Declared compute time
+/// (`Context::spend_modelled_time`) is computed: the thread is busy until it has used that much
+/// processor time.
 pub struct ThrottledSeam {
     threads: Arc<RealSeam>,
     throttle: Throttle,

@@ -125,8 +125,10 @@ fn only_known_unfit_nodes_are_excluded() {
     assert_eq!(
         choice.why,
         "of 6 free nodes 2 fit, the best are a-1 (1 processor, speed 1.000 each), a-3 (1 \
-         processor, not measured, by clock); not a-2: its speed is 0.400, 0.500 is needed, not b-1: \
-         its cluster's link carries 500000 B/s, 1000000 are needed, not c-1: the job avoids its cluster, not d-1: the \
+         processor, not measured, by clock); not a-2: its speed is 0.400, 0.500 is needed, \
+         not b-1: \
+         its cluster's link carries 500000 B/s, 1000000 are needed, \
+         not c-1: the job avoids its cluster, not d-1: the \
          job avoids it"
     );
     case.request.waive.insert("b".into());

@@ -101,7 +101,8 @@ fn starting_job_is_asked_to_release_once_it_runs() {
 #[test]
 fn impossible_drain_is_refused_with_advice() {
     let mut grid = CoreTestGrid::full(2, 3);
-    let needs = "drain 1: job-1 needs 3 processors and would have 2: drain fewer of its nodes, wait \
+    let needs = "drain 1: job-1 needs 3 processors and would have 2: drain fewer of its \
+                 nodes, wait \
                  until it ends, or cancel it first";
     assert_eq!(grid.drain(1, &["ams-2", "del-1"], None), [needs]);
     assert_eq!(

@@ -38,7 +38,8 @@ enum HistoryStep {
 fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
     let mostly = prop::bool::weighted(0.85);
     let step = prop_oneof![
-        6 => (0usize..4, 0u64..2, mostly).prop_map(|(n, i, ours)| HistoryStep::Register(n, i, ours)),
+        6 => (0usize..4, 0u64..2, mostly)
+            .prop_map(|(n, i, ours)| HistoryStep::Register(n, i, ours)),
         1 => (0usize..4, mostly).prop_map(|(n, r)| HistoryStep::Lose(n, r)),
         1 => (0usize..4).prop_map(HistoryStep::Silent),
         4 => ([prop::option::weighted(0.8, 0u32..3), prop::option::weighted(0.8, 0u32..2)], 0u32..3,
@@ -53,9 +54,11 @@ fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
         6 => (0usize..3, 0u32..4, any::<bool>(), 0u32..3)
             .prop_map(|(j, count, bench, stale)| HistoryStep::Request(j, count, bench, stale)),
         1 => (0usize..3, 0u32..3).prop_map(|(j, count)| HistoryStep::Withdraw(j, count)),
-        4 => (0usize..4, any::<bool>(), mostly).prop_map(|(n, left, now)| HistoryStep::Free(n, left, now)),
+        4 => (0usize..4, any::<bool>(), mostly)
+            .prop_map(|(n, left, now)| HistoryStep::Free(n, left, now)),
         1 => (0usize..3, 0usize..4, 0u32..4).prop_map(|(j, to, s)| HistoryStep::HandOver(j, to, s)),
-        1 => (0usize..3, prop::option::of(any::<f64>())).prop_map(|(j, s)| HistoryStep::Subscribe(j, s)),
+        1 => (0usize..3, prop::option::of(any::<f64>()))
+            .prop_map(|(j, s)| HistoryStep::Subscribe(j, s)),
         1 => (0usize..4, any::<f64>()).prop_map(|(n, s)| HistoryStep::Speed(n, s)),
         3 => (0u8..16, any::<bool>()).prop_map(|(nodes, itself)| HistoryStep::Drain(nodes, itself)),
         3 => (0u8..16).prop_map(HistoryStep::Undrain),
@@ -394,11 +397,12 @@ impl CoreWorld {
         };
         let (actions, now) = (self.grid.core.handle(event, self.grid.now), self.grid.now);
         if let Some((drain, order)) = order {
-            let refused = actions.iter().any(
-                |action| {
-                    matches!(action, SchedulerAction::Drained { drain: d, answer: Err(_) } if *d == drain)
-                },
-            );
+            let refused = actions.iter().any(|action| {
+                matches!(
+                    action,
+                    SchedulerAction::Drained { drain: d, answer: Err(_) } if *d == drain
+                )
+            });
             if !refused {
                 let incarnation = order.incarnation.map(|incarnation| incarnation.0);
                 for node in &order.nodes {

@@ -256,7 +256,8 @@ fn steps() -> impl Strategy<Value = Vec<StubStep>> {
         prop_oneof![
             4 => (kind, 1u32..4, 0u32..6)
                 .prop_map(|(kind, min, more)| StubStep::Submit(kind, min, more)),
-            16 => (any::<usize>(), ok, 0u32..6).prop_map(|(n, ok, count)| StubStep::Next(n, ok, count)),
+            16 => (any::<usize>(), ok, 0u32..6)
+                .prop_map(|(n, ok, count)| StubStep::Next(n, ok, count)),
             3 => (0u32..7).prop_map(StubStep::Users),
             4 => prop::bool::weighted(0.8).prop_map(StubStep::Poll),
             2 => (0usize..6).prop_map(StubStep::Lose),

@@ -27,10 +27,12 @@ event_kinds!(Kind of SchedulerEvent {
     Reserved(..), Registered(..), LinkDown {..}, NodeLost {..}, MemberSilent(..), Submit {..},
     SubmitAll(..), Learned(..), FormerHistory(..),
     Assigned {..}, Released {..}, JobOver {..}, Cancel {..}, CancelOf {..}, CancelFailed {..},
-    Link {..}, Request(..), Withdraw(..), GrantAcknowledged {..}, Freed(..), HandOver(..), Subscribe(..),
+    Link {..}, Request(..), Withdraw(..), GrantAcknowledged {..}, Freed(..),
+    HandOver(..), Subscribe(..),
     SpeedsMeasured(..), Measured {..}, Drain {..}, Marked {..}, Undrain {..}, AskLeaveFailed {..},
     EpochIssued {..}, TakeOverAnswered {..}, RootAdvanced(..), Answered {..}, CloseFailed {..},
-    EfficiencyMeasured(..), Resize(..), Need {..}, FilesReported(..), FileFetched {..}, Audited {..}, Poll {..},
+    EfficiencyMeasured(..), Resize(..), Need {..}, FilesReported(..), FileFetched {..},
+    Audited {..}, Poll {..},
     Tick {..},
 });
 

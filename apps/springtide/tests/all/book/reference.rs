@@ -469,7 +469,7 @@ fn field_type(of: &str) -> String {
         "Epoch" => "whole number",
         "Incarnation" => "incarnation number",
         "TaskPath" => "path of a task",
-        "Scope" => "`local` or `wide`",
+        "StealScope" => "`local` or `wide`",
         "StolenTaskEnd" => "`done`, `failed`, `handed_back` or `stopped`",
         "serde_json::Value" => "any JSON",
         "Vec<String>" => "list of texts",

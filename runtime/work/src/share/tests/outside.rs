@@ -167,7 +167,13 @@ fn mutated_messages_never_panic() {
             static STORE: SharedObjects = {
                 let config =
                     ShareConfig { assembly: 1 << 20, parts: 100, ..ShareConfig::default() };
-                SharedObjects::new("ams-1".into(), JobId(9), golden_types(), config, Arc::new(|_| {}))
+                SharedObjects::new(
+                    "ams-1".into(),
+                    JobId(9),
+                    golden_types(),
+                    config,
+                    Arc::new(|_| {}),
+                )
             };
         }
         STORE.with(|store| {

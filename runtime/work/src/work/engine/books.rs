@@ -88,7 +88,7 @@ impl std::fmt::Display for WaitGraph {
 pub struct EngineWatch {
     job: JobId,
     me: Peer,
-    inner: Weak<EngineShared>,
+    inner: Weak<EngineCore>,
     last: Arc<OnceLock<EngineReport>>,
 }
 
@@ -147,7 +147,7 @@ impl EngineState {
     }
 }
 
-impl EngineShared {
+impl EngineCore {
     fn waits(&self) -> WaitGraph {
         let pool = self.pool.get();
         let awaited = pool.map(Pool::awaited).unwrap_or_default().into_iter();

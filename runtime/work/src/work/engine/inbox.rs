@@ -5,7 +5,7 @@
 use super::*;
 use crate::spmd::message::Envelope;
 
-impl EngineShared {
+impl EngineCore {
     fn dispatch(&self, from: &Peer, kind: Kind, body: Bytes) -> Result<(), wire::WireError> {
         match kind {
             Kind::STEAL_REQUEST => {
@@ -83,7 +83,7 @@ impl EngineShared {
     }
 }
 
-impl NetworkHandler for EngineShared {
+impl NetworkHandler for EngineCore {
     fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
         if self.closing.load(Ordering::Acquire) && kind != Kind::STEAL_REQUEST {
             return;

@@ -6,7 +6,7 @@
 
 use super::*;
 
-impl EngineShared {
+impl EngineCore {
     pub(super) fn on_request(&self, from: &Peer, request: StealRequest) {
         let pool = self.pool_ref();
         let StealRequest { id, awaited, .. } = request;

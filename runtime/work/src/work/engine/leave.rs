@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::*;
 
-impl EngineShared {
+impl EngineCore {
     pub(super) fn leave(&self) {
         let pool = self.pool_ref();
         if let Some(metering) = &self.metering {

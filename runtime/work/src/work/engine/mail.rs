@@ -9,7 +9,7 @@ use crate::spmd::message::{GroupId, data_message_header};
 
 /// Creates the post of an engine's processes. The engine owns it, so it must not keep the engine
 /// alive.
-pub(super) fn new_post(job: JobId, me: Peer, inner: Weak<EngineShared>) -> Dispatcher {
+pub(super) fn new_post(job: JobId, me: Peer, inner: Weak<EngineCore>) -> Dispatcher {
     let to_forget = inner.clone();
     Dispatcher::new(
         job,
@@ -70,7 +70,7 @@ impl Unsent {
     }
 }
 
-impl EngineShared {
+impl EngineCore {
     /// Keeps a frame that cannot be sent now.
     pub(super) fn keep_frame(&self, to: &NodeId, class: Class, kind: Kind, body: Bytes) {
         let mut state = self.state();

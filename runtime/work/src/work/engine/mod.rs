@@ -49,11 +49,11 @@ use super::recover::{
 use super::registry::{JobEntry, Registry};
 use super::solo::into_failure;
 use super::steal::{
-    Abandon, Scope, StealPolicy, StealReply, StealRequest, StolenTask, TaskOutcome, TaskResult,
-    TaskReturn, Thief, ThiefAction, Victim, WorkHint,
+    Abandon, StealPolicy, StealReply, StealRequest, StealScope, StolenTask, TaskOutcome,
+    TaskResult, TaskReturn, Thief, ThiefAction, Victim, WorkHint,
 };
 use super::task::{Failure, Halt, Outcome, Stop, StopCause};
-use crate::event::{self, Event, Recorder, StolenTaskEnd};
+use crate::event::{Event, Recorder, StolenTaskEnd};
 use crate::id::{ClusterId, Incarnation, JobId, NodeId, Peer, TaskPath};
 use crate::membership::View;
 use crate::meter::{
@@ -151,12 +151,12 @@ pub const CLIENT_MESSAGES_BYTES: usize = 64 << 20;
 
 /// One node's part in one job. Cheap to clone.
 #[derive(Clone)]
-pub struct Engine(Arc<EngineShared>);
+pub struct Engine(Arc<EngineCore>);
 
 /// The callback for reports of the job's root; called on compute threads.
 pub type ReportHandler = Box<dyn Fn(ProgressReport) + Send + Sync>;
 
-struct EngineShared {
+struct EngineCore {
     job: JobId,
     me: Peer,
     net: Net,
@@ -250,7 +250,7 @@ impl Engine {
         // Without a cache of results no returned output is used.
         let keeps = config.results_bytes > 0 && !config.pool.work_floor.is_zero();
         let work_floor = if keeps { config.pool.work_floor } else { Duration::ZERO };
-        let inner = Arc::new_cyclic(|weak: &Weak<EngineShared>| EngineShared {
+        let inner = Arc::new_cyclic(|weak: &Weak<EngineCore>| EngineCore {
             job: config.job,
             me: me.clone(),
             net,
@@ -511,14 +511,7 @@ impl Engine {
     }
 }
 
-fn event_scope(scope: Scope) -> event::Scope {
-    match scope {
-        Scope::Local => event::Scope::Local,
-        Scope::Wide => event::Scope::Wide,
-    }
-}
-
-impl EngineShared {
+impl EngineCore {
     fn state(&self) -> MutexGuard<'_, EngineState> {
         // Steps under the lock leave the state consistent, so a poisoned lock is safe to use.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -638,7 +631,13 @@ impl EngineShared {
     }
 
     /// Sends a request for work. Returns false if the victim cannot be reached.
-    fn send_request(&self, to: &NodeId, id: u32, scope: Scope, awaited: Option<TaskPath>) -> bool {
+    fn send_request(
+        &self,
+        to: &NodeId,
+        id: u32,
+        scope: StealScope,
+        awaited: Option<TaskPath>,
+    ) -> bool {
         let request = StealRequest { job: self.job, id, awaited };
         let sent = match wire::encode(Kind::STEAL_REQUEST, &request) {
             Ok(body) => self.net.send(to, Class::Steal, Kind::STEAL_REQUEST, body).is_ok(),
@@ -755,7 +754,7 @@ impl EngineShared {
                     epoch: version.epoch,
                     version: version.n,
                     from,
-                    scope: if wide { event::Scope::Wide } else { event::Scope::Local },
+                    scope: if wide { StealScope::Wide } else { StealScope::Local },
                 });
             }
             other => tracing::debug!(fact = ?other, "shared objects"),
@@ -792,10 +791,10 @@ impl EngineShared {
     }
 }
 
-fn counts_of(counters: &mut Counters, scope: Scope) -> &mut crate::meter::StealCounts {
+fn counts_of(counters: &mut Counters, scope: StealScope) -> &mut crate::meter::StealCounts {
     match scope {
-        Scope::Local => &mut counters.steals.local,
-        Scope::Wide => &mut counters.steals.wide,
+        StealScope::Local => &mut counters.steals.local,
+        StealScope::Wide => &mut counters.steals.wide,
     }
 }
 

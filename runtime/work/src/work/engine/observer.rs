@@ -5,14 +5,14 @@ use super::*;
 /// The engine as its pool sees it. The engine owns the pool, so this must not keep the engine
 /// alive.
 pub(super) struct EngineObserver {
-    pub(super) inner: Weak<EngineShared>,
+    pub(super) inner: Weak<EngineCore>,
     pub(super) objects: Objects,
     pub(super) post: Arc<Dispatcher>,
 }
 
 impl EngineObserver {
     /// Calls the engine, if it still exists.
-    fn with_engine(&self, call: impl FnOnce(&EngineShared)) {
+    fn with_engine(&self, call: impl FnOnce(&EngineCore)) {
         if let Some(inner) = self.inner.upgrade() {
             call(&inner);
         }
@@ -243,7 +243,7 @@ impl PoolObserver for EngineObserver {
     }
 
     fn call_free_nodes(&self) {
-        self.with_engine(EngineShared::call_free_nodes_soon);
+        self.with_engine(EngineCore::call_free_nodes_soon);
     }
 
     fn refused(&self) -> Option<String> {
@@ -276,7 +276,7 @@ impl PoolObserver for EngineObserver {
     }
 }
 
-impl Drop for EngineShared {
+impl Drop for EngineCore {
     /// Closes the pool, since its threads have no engine to report to.
     fn drop(&mut self) {
         if let Some(pool) = self.pool.get() {

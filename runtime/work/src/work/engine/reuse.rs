@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::*;
 
-impl EngineShared {
+impl EngineCore {
     /// Announces to all nodes, including this one, which tasks a recomputed parent can get here.
     pub(super) fn announce(&self, tasks: Vec<TaskIdentity>) {
         if tasks.is_empty() {

@@ -165,7 +165,7 @@ impl Engine {
     }
 }
 
-impl EngineShared {
+impl EngineCore {
     fn root_ended(&self, tree: &Arc<Base>, outcome: Result<Outcome, Stop>) -> Option<RootEnd> {
         let mut state = self.state();
         // Another root may have started here since this one was cancelled.

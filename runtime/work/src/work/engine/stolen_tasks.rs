@@ -1,11 +1,12 @@
 //! The thief's side of a steal: the engine accepts stolen tasks, runs them and reports their
 //! outcomes.
 //!
-//! `steal::thief` decides which node to ask. This module does not know how victims choose the tasks.
+//! `steal::thief` decides which node to ask. This module does not know how victims choose the
+//! tasks.
 
 use super::*;
 
-impl EngineShared {
+impl EngineCore {
     pub(super) fn on_reply(&self, from: &Peer, reply: StealReply) {
         let now = Instant::now();
         let threads = self.pool_ref().threads();
@@ -16,8 +17,8 @@ impl EngineShared {
                 Some(answered) => {
                     let latencies = &mut state.latencies;
                     match answered.scope {
-                        Scope::Local => latencies.steal_local.record(answered.latency),
-                        Scope::Wide => latencies.steal_wide.record(answered.latency),
+                        StealScope::Local => latencies.steal_local.record(answered.latency),
+                        StealScope::Wide => latencies.steal_wide.record(answered.latency),
                     }
                     answered.scope
                 }
@@ -27,8 +28,8 @@ impl EngineShared {
             if hit {
                 counts.hits += 1;
                 match scope {
-                    Scope::Local => state.counters.tasks.stolen_local += 1,
-                    Scope::Wide => state.counters.tasks.stolen_wide += 1,
+                    StealScope::Local => state.counters.tasks.stolen_local += 1,
+                    StealScope::Wide => state.counters.tasks.stolen_wide += 1,
                 }
             } else {
                 counts.empty += 1;
@@ -69,7 +70,7 @@ impl EngineShared {
             task: task.name.clone(),
             from: from.node.clone(),
             to: self.me.node.clone(),
-            scope: event_scope(scope),
+            scope,
             task_bytes: task.body.len() as u64,
             lease: Some([task.lease.index, task.lease.generation]),
             from_incarnation: Some(from.incarnation),

@@ -225,11 +225,11 @@ impl ActiveRun {
 
     /// The node's speed if some of its threads did not report. They are busy with similar work, so
     /// they count as equally fast; the error is unknown.
-    fn scale_to_node(&self, measured: SpeedMeasurement, heard: u32) -> SpeedMeasurement {
-        if heard == self.threads || heard == 0 {
+    fn scale_to_node(&self, measured: SpeedMeasurement, active_threads: u32) -> SpeedMeasurement {
+        if active_threads == self.threads || active_threads == 0 {
             return measured;
         }
-        let share = f64::from(self.threads) / f64::from(heard);
+        let share = f64::from(self.threads) / f64::from(active_threads);
         SpeedMeasurement { speed: measured.speed * share, relative_error: None }
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! A node keeps the results that it finished for others, and the locations of further results. Both
 //! are caches: bounded, and never needed for a correct answer. A result is reused only for a task
-//! that is equal in every respect ([`TaskIdentity`]). No I/O, no threads; the engine provides the input
-//! and sends the messages.
+//! that is equal in every respect ([`TaskIdentity`]). No I/O, no threads; the engine provides the
+//! input and sends the messages.
 //!
 //! Source: the global result table of Wrzesinska et al., *Fault-tolerance, malleability and
 //! migration for divide-and-conquer applications on the grid* (IPDPS 2005), with two changes.

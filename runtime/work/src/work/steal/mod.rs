@@ -12,5 +12,7 @@ mod victim;
 pub use messages::{
     Abandon, StealReply, StealRequest, StolenTask, TaskOutcome, TaskResult, TaskReturn, WorkHint,
 };
-pub use thief::{Scope, StealPolicy, Thief, ThiefAction};
+pub use thief::{StealPolicy, Thief, ThiefAction};
+
+pub use crate::event::StealScope;
 pub use victim::Victim;

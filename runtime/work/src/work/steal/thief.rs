@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use crate::event::StealScope;
 use crate::id::{ClusterId, NodeId, TaskPath};
 use crate::membership::{Members, View};
 use crate::meter::ThreadState;
@@ -42,16 +43,6 @@ const TIMEOUT_LOCAL: Duration = Duration::from_secs(5);
 /// The timeout between clusters, for links without an expected latency.
 const TIMEOUT_WIDE: Duration = Duration::from_secs(20);
 
-/// The distance between thief and victim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// Both are in the same cluster.
-    Local,
-    /// They are in different clusters.
-    Wide,
-}
-
 /// The rule by which victims are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -74,7 +65,7 @@ pub enum ThiefAction {
         /// The number of the request.
         id: u32,
         /// Whether the victim is in this cluster.
-        scope: Scope,
+        scope: StealScope,
         /// If set: ask only for work at or below this path.
         awaited: Option<TaskPath>,
     },
@@ -88,7 +79,7 @@ pub enum ThiefAction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answered {
     /// Whether the victim is in this cluster.
-    pub scope: Scope,
+    pub scope: StealScope,
     /// The time from request to answer.
     pub latency: Duration,
 }
@@ -97,7 +88,7 @@ pub struct Answered {
 struct Pending {
     lane: usize,
     victim: NodeId,
-    scope: Scope,
+    scope: StealScope,
     since: Instant,
     /// The time of the timeout.
     until: Instant,
@@ -110,7 +101,7 @@ struct Pending {
 struct Lane {
     victims: Victims,
     /// The scope of its victims; `None` where it asks everywhere.
-    scope: Option<Scope>,
+    scope: Option<StealScope>,
     outstanding: Option<u32>,
     /// The victims without work, with the times of their answers.
     tried: BTreeMap<NodeId, Instant>,
@@ -226,9 +217,9 @@ impl Thief {
         let (everywhere, none) = (0..all.len(), Victims::default());
         let lanes = match self.policy {
             StealPolicy::ClusterAware => [
-                (Some(Scope::Local), Victims::except(mine.clone(), me)),
+                (Some(StealScope::Local), Victims::except(mine.clone(), me)),
                 (
-                    Some(Scope::Wide),
+                    Some(StealScope::Wide),
                     Victims::except(everywhere, mine).select(&self.me, &self.members),
                 ),
             ],
@@ -255,8 +246,8 @@ impl Thief {
 
     fn timeout(&self, victim: &NodeId) -> Duration {
         match self.scope_of(victim) {
-            Scope::Local => TIMEOUT_LOCAL,
-            Scope::Wide => {
+            StealScope::Local => TIMEOUT_LOCAL,
+            StealScope::Wide => {
                 let cluster = self.members.get(victim).map(|member| &member.cluster);
                 let expected = cluster.and_then(|cluster| self.expected_timeouts.get(cluster));
                 expected.copied().unwrap_or(TIMEOUT_WIDE)
@@ -265,9 +256,9 @@ impl Thief {
     }
 
     /// The scope of a node; unknown nodes count as remote.
-    pub fn scope_of(&self, node: &NodeId) -> Scope {
+    pub fn scope_of(&self, node: &NodeId) -> StealScope {
         let cluster = self.members.get(node).map(|member| &member.cluster);
-        if cluster == Some(&self.cluster) { Scope::Local } else { Scope::Wide }
+        if cluster == Some(&self.cluster) { StealScope::Local } else { StealScope::Wide }
     }
 
     /// Sets whether this node looks for work.
@@ -389,11 +380,11 @@ impl Thief {
     /// waiting between clusters with only a remote one.
     fn waits_for(&self) -> ThreadState {
         let outstanding = self.lanes.iter().filter_map(|lane| lane.outstanding);
-        let scopes: Vec<Scope> =
+        let scopes: Vec<StealScope> =
             outstanding.filter_map(|id| self.pending.get(&id)).map(|p| p.scope).collect();
-        if scopes.contains(&Scope::Local) {
+        if scopes.contains(&StealScope::Local) {
             ThreadState::WaitLocal
-        } else if scopes.contains(&Scope::Wide) {
+        } else if scopes.contains(&StealScope::Wide) {
             ThreadState::WaitWide
         } else {
             ThreadState::Idle

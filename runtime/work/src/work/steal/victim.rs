@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Scope, StealPolicy};
+use super::{StealPolicy, StealScope};
 use crate::id::NodeId;
 
 /// The most thieves on the list. The oldest is dropped for a new one, and finds work by a later
@@ -41,10 +41,10 @@ impl Victim {
     }
 
     /// Records a thief that got no task.
-    pub fn add_waiting(&mut self, thief: &NodeId, scope: Scope) {
+    pub fn add_waiting(&mut self, thief: &NodeId, scope: StealScope) {
         let waiting = match scope {
-            Scope::Local => &mut self.local,
-            Scope::Wide => &mut self.wide,
+            StealScope::Local => &mut self.local,
+            StealScope::Wide => &mut self.wide,
         };
         if !waiting.contains(thief) {
             if waiting.len() == WAITING_MAX {
@@ -102,15 +102,15 @@ mod tests {
     fn each_thief_gets_one_hint_its_own_cluster_first_in_order_of_requests() {
         let mut victim = Victim::default();
         let [a, b, c] = ["a", "b", "c"].map(NodeId::from);
-        victim.add_waiting(&c, Scope::Wide);
-        victim.add_waiting(&b, Scope::Local);
-        victim.add_waiting(&a, Scope::Local);
-        victim.add_waiting(&b, Scope::Local);
+        victim.add_waiting(&c, StealScope::Wide);
+        victim.add_waiting(&b, StealScope::Local);
+        victim.add_waiting(&a, StealScope::Local);
+        victim.add_waiting(&b, StealScope::Local);
         assert!(victim.has_waiting());
         let now = Instant::now();
         assert_eq!(victim.to_hint(9, now), [b.clone(), a.clone(), c.clone()]);
         assert!(!victim.has_waiting() && victim.next_check(now).is_none());
-        victim.add_waiting(&a, Scope::Local);
+        victim.add_waiting(&a, StealScope::Local);
         victim.remove_waiting(&a);
         assert_eq!(victim.to_hint(9, now), []);
     }
@@ -119,7 +119,7 @@ mod tests {
     fn under_random_stealing_all_thieves_get_hints() {
         let mut victim = Victim::new(StealPolicy::Random);
         let all = ["a", "b", "c"].map(NodeId::from);
-        all.iter().for_each(|thief| victim.add_waiting(thief, Scope::Local));
+        all.iter().for_each(|thief| victim.add_waiting(thief, StealScope::Local));
         assert_eq!(victim.to_hint(1, Instant::now()), all);
     }
 
@@ -127,7 +127,7 @@ mod tests {
     fn there_are_no_more_hints_than_tasks() {
         let mut victim = Victim::default();
         let all = ["a", "b", "c", "d"].map(NodeId::from);
-        all.iter().for_each(|thief| victim.add_waiting(thief, Scope::Local));
+        all.iter().for_each(|thief| victim.add_waiting(thief, StealScope::Local));
         let [a, b, c, d] = all;
         let now = Instant::now();
         assert_eq!(victim.to_hint(1, now), std::slice::from_ref(&a));
@@ -146,7 +146,7 @@ mod tests {
     fn memory_is_bounded() {
         let mut victim = Victim::default();
         for thief in 0..3 * WAITING_MAX {
-            victim.add_waiting(&NodeId::from(format!("n{thief}")), Scope::Wide);
+            victim.add_waiting(&NodeId::from(format!("n{thief}")), StealScope::Wide);
         }
         assert_eq!(victim.to_hint(usize::MAX, Instant::now()).len(), WAITING_MAX);
     }

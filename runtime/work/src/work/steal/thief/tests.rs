@@ -25,7 +25,7 @@ fn thief(policy: StealPolicy) -> Thief {
     thief
 }
 
-fn requests(actions: &[ThiefAction]) -> Vec<(NodeId, u32, Scope)> {
+fn requests(actions: &[ThiefAction]) -> Vec<(NodeId, u32, StealScope)> {
     let request = |action: &ThiefAction| match action {
         ThiefAction::Request { to, id, scope, .. } => Some((to.clone(), *id, *scope)),
         _ => None,
@@ -38,13 +38,16 @@ async fn at_most_one_request_inside_and_one_between_clusters() {
     let mut thief = thief(StealPolicy::ClusterAware);
     let now = Instant::now();
     let first = requests(&thief.pump(&[], now));
-    assert_eq!(first.iter().map(|r| r.2).collect::<Vec<_>>(), [Scope::Local, Scope::Wide]);
+    assert_eq!(
+        first.iter().map(|r| r.2).collect::<Vec<_>>(),
+        [StealScope::Local, StealScope::Wide]
+    );
     assert!(requests(&thief.pump(&[], now)).is_empty());
     // The local request is answered: only a local one follows, to the other local node.
     thief.answered(first[0].1, false, now);
     let second = requests(&thief.pump(&[], now));
     assert_eq!(second.len(), 1);
-    assert_eq!(second[0].2, Scope::Local);
+    assert_eq!(second[0].2, StealScope::Local);
     assert_ne!(second[0].0, first[0].0);
 }
 
@@ -58,7 +61,7 @@ async fn requests_to_former_members_are_dropped() {
     thief.view(&view(&left));
     let next = requests(&thief.pump(&[], now));
     assert_eq!(next.len(), 1);
-    assert!(next[0].2 == Scope::Local && next[0].0 != victim);
+    assert!(next[0].2 == StealScope::Local && next[0].0 != victim);
     assert_eq!(thief.answered(id, false, now), None);
 }
 
@@ -71,7 +74,7 @@ async fn waiting_is_charged_to_the_local_request_while_there_is_one() {
     let mut states = Vec::new();
     let mut outstanding = requests(&actions);
     for _ in 0..8 {
-        let Some(at) = outstanding.iter().position(|r| r.2 == Scope::Local) else { break };
+        let Some(at) = outstanding.iter().position(|r| r.2 == StealScope::Local) else { break };
         thief.answered(outstanding.remove(at).1, false, now);
         let actions = thief.pump(&[], now);
         outstanding.extend(requests(&actions));
@@ -127,7 +130,7 @@ async fn rests_grow_while_no_victim_has_work_and_a_hint_ends_them() {
     }
     thief.hinted(&"a2".into());
     let hinted = requests(&thief.pump(&[], now));
-    assert_eq!(hinted.iter().filter(|r| r.2 == Scope::Local).count(), 1);
+    assert_eq!(hinted.iter().filter(|r| r.2 == StealScope::Local).count(), 1);
     assert_eq!(hinted[0].0, NodeId::from("a2"));
 }
 
@@ -265,7 +268,7 @@ async fn an_unreachable_victim_frees_its_lane() {
     thief.unreachable(&first[1].0);
     let second = requests(&thief.pump(&[], now));
     assert_eq!(second.len(), 1);
-    assert_eq!(second[0].2, Scope::Wide);
+    assert_eq!(second[0].2, StealScope::Wide);
     assert_ne!(second[0].0, first[1].0);
 }
 
@@ -285,7 +288,7 @@ fn in_a_large_grid_each_node_has_few_victims_and_some_thieves() {
         let places: BTreeSet<_> = (0..victims.count).map(|i| victims.place(i)).collect();
         assert!((2..=WIDE_VICTIMS).contains(&places.len()), "{places:?}");
         for victim in places.into_iter().map(|place| view.members.staying()[place].clone()) {
-            assert_eq!(thief.scope_of(&victim), Scope::Wide);
+            assert_eq!(thief.scope_of(&victim), StealScope::Wide);
             *asked.entry(victim).or_default() += 1;
         }
     }
