@@ -8,7 +8,7 @@
 
 A row has the figure, its limit, the machine with its load, the commit and the date. Ratios compare
 programs that alternate in one process, so they hold on a loaded machine. Times do not.
-`springtide` is built by `cargo build --release -p springtide`, unless `--binary` names it.
+`springtide` is built by `cargo build --release -p springtide --features command`, unless `--binary` names it.
 """
 
 import argparse

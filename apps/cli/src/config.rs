@@ -5,10 +5,16 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use springtide_runtime::config::{self, Config, ConfigError, Loaded, Sources};
 
-use crate::talk;
-
 /// The warnings that this process has printed.
 static PRINTED: LazyLock<Mutex<BTreeSet<String>>> = LazyLock::new(Mutex::default);
+
+#[cfg(feature = "terminal")]
+use crate::talk::tell as print_warning;
+
+#[cfg(not(feature = "terminal"))]
+fn print_warning(line: &str) {
+    eprintln!("{line}");
+}
 
 /// Loads a config, and prints each of its warnings, once in a process.
 ///
@@ -20,7 +26,7 @@ pub fn load<T: Config>(sources: &Sources) -> Result<Loaded<T>, ConfigError> {
     for warning in &loaded.warnings {
         let line = format!("warning: {warning}");
         if printed.insert(line.clone()) {
-            talk::tell(&line);
+            print_warning(&line);
         }
     }
     Ok(loaded)

@@ -10,9 +10,12 @@ pub mod config;
 pub mod dates;
 pub mod exit;
 pub mod format;
+#[cfg(feature = "terminal")]
 pub mod options;
 pub mod outdir;
 pub mod print;
 pub mod run_end;
+#[cfg(feature = "terminal")]
 pub mod talk;
+#[cfg(feature = "terminal")]
 pub mod wrap;

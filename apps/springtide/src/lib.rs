@@ -57,18 +57,28 @@
 // Tests may write files directly.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+#[cfg(feature = "command")]
 mod app;
+#[cfg(feature = "command")]
 mod command_job;
+#[cfg(feature = "command")]
 mod commands;
 mod embed;
 mod operations;
+#[cfg(feature = "command")]
 mod options;
+#[cfg(feature = "command")]
 mod output;
+#[cfg(feature = "command")]
 mod program;
+#[cfg(feature = "command")]
 mod runner_job;
+mod shape;
+#[cfg(feature = "command")]
 mod workflow;
 
 pub use actix;
+#[cfg(feature = "command")]
 pub use app::App;
 pub use bytes::Bytes;
 pub use embed::{

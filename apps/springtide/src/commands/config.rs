@@ -14,7 +14,7 @@ use springtide_runtime::config::{
 use crate::operations::grid_files::{ad_hoc, program_name};
 use crate::operations::process::on_runtime;
 use crate::operations::{aliases, netconf};
-use crate::options::GridShape;
+use crate::shape::GridShape;
 
 /// The subcommands of `config`.
 #[derive(Subcommand, Clone, Debug)]

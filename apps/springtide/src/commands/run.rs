@@ -111,7 +111,7 @@ mod tests {
     use springtide_runtime::config::Sources;
 
     use super::*;
-    use crate::options::GridShape;
+    use crate::shape::GridShape;
 
     #[test]
     fn options_of_adaptation_override_the_config() {

@@ -13,8 +13,9 @@ use springtide_runtime::runner::{RunnerSpec, check_runner};
 
 use crate::operations::process::{on_arbiter, start_log};
 use crate::operations::runner::{BridgeRequest, bridge};
-use crate::options::{GlobalArgs, GridShape};
+use crate::options::GlobalArgs;
 use crate::program::Program;
+use crate::shape::GridShape;
 
 /// The subcommands of `runner`.
 #[derive(Subcommand, Clone, Debug)]

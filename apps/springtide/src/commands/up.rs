@@ -10,7 +10,8 @@ use springtide_cli::options::time;
 use crate::operations::locate::default_config;
 use crate::operations::process::{on_arbiter, start_log};
 use crate::operations::{life, unit, up};
-use crate::options::{GlobalArgs, GridShape};
+use crate::options::GlobalArgs;
+use crate::shape::GridShape;
 
 /// The exit codes in the help.
 pub const EXIT_CODES: &str = "\

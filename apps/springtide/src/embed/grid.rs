@@ -15,7 +15,7 @@ use super::job::{Runnable, Submission};
 use super::service::{self, Order, Ready, ServiceOptions, ServiceSource};
 use super::{Error, blocking, program};
 use crate::operations::grid_files;
-use crate::options::GridShape;
+use crate::shape::GridShape;
 
 /// A grid that runs this program's tasks: one of its own, or one that is up.
 ///

@@ -18,7 +18,7 @@ use tokio::sync::{broadcast, oneshot, watch};
 use super::Error;
 use super::grid::Grid;
 use super::service::{JobChannel, JobOrder, Order};
-use crate::operations::{needs, netconf};
+use crate::operations::netconf;
 
 /// The maximum length of an encoded job, in bytes. Each node of the job receives it.
 const JOB_MAX: usize = 64 << 20;
@@ -234,7 +234,7 @@ impl RequestedSize {
     /// The requirements of the job in a grid of this config.
     fn resolve(self, config: &GridConfig) -> Result<Resources, Error> {
         let wrong = |reason: String| Error::Config { reason };
-        let names = needs::clusters_of(&self.clusters, config).map_err(wrong)?;
+        let names = netconf::clusters_of(&self.clusters, config).map_err(wrong)?;
         let chosen =
             config.cluster.iter().filter(|one| names.contains(&ClusterId::from(one.name.as_str())));
         if self.min.is_none() && self.max.is_none() && !self.malleable {

@@ -56,6 +56,7 @@ use tokio::time::Instant;
 pub use self::drawer::ArchiveReader;
 pub use self::entry::{ArchiveEntry, ArchiveSettings, JobRecord, since_epoch};
 pub use self::output::{OutputChunk, OutputFile};
+#[cfg(feature = "command")]
 pub use self::records::check_records;
 pub use self::retention::{Retention, Selection};
 

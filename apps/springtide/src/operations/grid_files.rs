@@ -25,7 +25,7 @@ use springtide_runtime::config::{GridConfig, Level, Loaded, Sources};
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NodeIdentity};
 
-use crate::options::GridShape;
+use crate::shape::GridShape;
 
 /// The certificate authority of a grid, for one command or permanent.
 pub enum Authority {

@@ -18,9 +18,8 @@ use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::options::{keyword_parser, time};
 use springtide_runtime::config::{
     GridConfig, JobKind, JobSection, JobSizes, JobsConfig, Placing, Size, Sources, ValueOrigin,
-    nearest,
 };
-use springtide_runtime::id::{ClusterId, JobId};
+use springtide_runtime::id::JobId;
 use springtide_runtime::work::ArrayTask;
 
 use crate::operations::netconf;
@@ -257,8 +256,8 @@ pub fn need(
     let min = args.processors.unwrap_or(args.min);
     let sizes = JobSizes::of(kind, min, args.start, args.max, all)
         .map_err(|(key, reason)| Failed::usage(format!("--{key}: {reason}")))?;
-    let clusters =
-        clusters_of(&args.on, config).map_err(|reason| Failed::usage(format!("--on: {reason}")))?;
+    let clusters = netconf::clusters_of(&args.on, config)
+        .map_err(|reason| Failed::usage(format!("--on: {reason}")))?;
     let JobSizes { min, start, max: most } = sizes;
     let one = Component { min, start, clusters, files: args.files.clone() };
     let count = args.components as usize;
@@ -304,23 +303,6 @@ fn kind_of(given: Option<JobKind>, job: &JobDefinition) -> Result<JobKind, Strin
     }
 }
 
-/// Looks up clusters by their names.
-///
-/// # Errors
-/// A name is unknown: the names that exist.
-pub fn clusters_of(names: &[String], config: &GridConfig) -> Result<BTreeSet<ClusterId>, String> {
-    let known = || config.cluster.iter().map(|cluster| cluster.name.as_str());
-    match names.iter().find(|name| known().all(|known| known != name.as_str())) {
-        None => Ok(names.iter().map(|name| name.as_str().into()).collect()),
-        Some(unknown) => {
-            let meant = nearest(unknown, known());
-            let meant = meant.map_or_else(String::new, |meant| format!("did you mean {meant}? "));
-            let all = known().collect::<Vec<_>>().join(", ");
-            Err(format!("the grid has no cluster {unknown}: {meant}it has {all}"))
-        }
-    }
-}
-
 /// The requirements of a job of a file. An error has the path of the wrong key below the job.
 fn need_of(
     job: &JobSection,
@@ -330,7 +312,7 @@ fn need_of(
     let job = &JobSection { kind, ..job.clone() };
     let (mut components, mut most) = (Vec::new(), Vec::new());
     for part in job.parts(netconf::existing_processors(config).get())? {
-        let clusters = clusters_of(part.clusters, config).map_err(|reason| {
+        let clusters = netconf::clusters_of(part.clusters, config).map_err(|reason| {
             let key = part.at.map(|at| format!("component[{at}].clusters"));
             (key.unwrap_or_else(|| "clusters".to_owned()), reason)
         })?;

@@ -2,9 +2,9 @@
 //!
 //! Independent of commands.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "wan"))]
 use std::path::PathBuf;
 
 use springtide_actors::endpoint::Endpoint;
@@ -16,7 +16,7 @@ use springtide_cli::adaptation::{contradictions, refuse};
 use springtide_cli::exit::Failed;
 use springtide_runtime::config::{
     BoundedInt, ClusterSection, ClusterSlotsSection, Congestion, GridConfig, HostPort, HostPorts,
-    LinkSection, NetSection, NodeConfig, Provider, WorkSection,
+    LinkSection, NetSection, NodeConfig, Provider, WorkSection, nearest,
 };
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::NodeIdentity;
@@ -24,7 +24,7 @@ use springtide_runtime::net::{self, LinkPolicy, NetConfig};
 use springtide_runtime::processors::Processors;
 
 use crate::operations::reach::first_answering;
-use crate::options::GridShape;
+use crate::shape::GridShape;
 
 fn congestion(choice: Congestion) -> net::Congestion {
     match choice {
@@ -110,17 +110,17 @@ pub fn head_net(config: &GridConfig, bind: SocketAddr) -> NetConfig {
 }
 
 /// An emulated network that carries this process's datagrams.
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "wan"))]
 pub type Emulated = std::sync::Arc<springtide_wan::table::LinkTable>;
-/// No emulated network exists on other systems.
-#[cfg(not(target_os = "linux"))]
+/// No emulated network exists on other systems, or without the feature `wan`.
+#[cfg(not(all(target_os = "linux", feature = "wan")))]
 pub type Emulated = std::convert::Infallible;
 
 /// The emulated network that `net.shape` names, if any.
 ///
 /// # Errors
 /// The file is missing or no table of links.
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "wan"))]
 pub fn emulated(section: &NetSection) -> Result<Option<Emulated>, Failed> {
     let open = |path: &PathBuf| springtide_wan::table::LinkTable::open(path).map(Emulated::new);
     let opened = section.shape.as_ref().map(open).transpose();
@@ -130,12 +130,15 @@ pub fn emulated(section: &NetSection) -> Result<Option<Emulated>, Failed> {
 /// The emulated network that `net.shape` names, if any.
 ///
 /// # Errors
-/// It names one: networks are emulated on Linux only.
-#[cfg(not(target_os = "linux"))]
+/// It names one: networks are emulated on Linux only, with the feature `wan`.
+#[cfg(not(all(target_os = "linux", feature = "wan")))]
 pub fn emulated(section: &NetSection) -> Result<Option<Emulated>, Failed> {
     match &section.shape {
         None => Ok(None),
-        Some(_) => Err(Failed::usage("net.shape: networks are emulated on Linux only: omit it")),
+        Some(_) => Err(Failed::usage(
+            "net.shape: networks are emulated on Linux only, by programs with the feature `wan`: omit \
+             it",
+        )),
     }
 }
 
@@ -143,8 +146,9 @@ pub fn emulated(section: &NetSection) -> Result<Option<Emulated>, Failed> {
 ///
 /// # Errors
 /// The network has no such node.
+#[cfg_attr(not(all(target_os = "linux", feature = "wan")), expect(unused_variables))]
 pub fn emulated_address(network: &Emulated, node: &NodeId) -> Result<IpAddr, Failed> {
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", feature = "wan"))]
     match network.address(node.as_str()) {
         Some(address) => Ok(address.into()),
         None => {
@@ -156,7 +160,7 @@ pub fn emulated_address(network: &Emulated, node: &NodeId) -> Result<IpAddr, Fai
             )))
         }
     }
-    #[cfg(not(target_os = "linux"))]
+    #[cfg(not(all(target_os = "linux", feature = "wan")))]
     match *network {}
 }
 
@@ -173,13 +177,30 @@ pub fn endpoint(
     let Some(network) = network else {
         return Ok(Endpoint::quic(config, identity, incarnation)?);
     };
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", feature = "wan"))]
     {
         let wrap = |socket| springtide_wan::shaped::Shaped::wrap(socket, network.clone());
         Ok(Endpoint::quic_over(config, identity, incarnation, wrap)?)
     }
-    #[cfg(not(target_os = "linux"))]
+    #[cfg(not(all(target_os = "linux", feature = "wan")))]
     match *network {}
+}
+
+/// Looks up clusters by their names.
+///
+/// # Errors
+/// A name is unknown: the names that exist.
+pub fn clusters_of(names: &[String], config: &GridConfig) -> Result<BTreeSet<ClusterId>, String> {
+    let known = || config.cluster.iter().map(|cluster| cluster.name.as_str());
+    match names.iter().find(|name| known().all(|known| known != name.as_str())) {
+        None => Ok(names.iter().map(|name| name.as_str().into()).collect()),
+        Some(unknown) => {
+            let meant = nearest(unknown, known());
+            let meant = meant.map_or_else(String::new, |meant| format!("did you mean {meant}? "));
+            let all = known().collect::<Vec<_>>().join(", ");
+            Err(format!("the grid has no cluster {unknown}: {meant}it has {all}"))
+        }
+    }
 }
 
 /// The parameters of jobs on a grid with this config.
@@ -413,7 +434,7 @@ mod tests {
     use crate::operations::grid_files;
 
     /// Loopback is the first interface of Linux.
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", feature = "wan"))]
     #[tokio::test]
     async fn the_zone_of_an_address_is_an_interface() {
         let at: HostPorts = serde_json::from_str("[\"[fe80::1%lo]:5\"]").unwrap();
@@ -455,7 +476,7 @@ mod tests {
         assert!(!offers("", slurm, "") && offers("", slurm, own));
     }
 
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", feature = "wan"))]
     #[test]
     fn an_emulated_network_opens_or_the_reason_is_reported() {
         use springtide_runtime::config::TopologyConfig;

@@ -5,6 +5,7 @@ use springtide_runtime::config::Level;
 use springtide_runtime::guard::{is_in_user_code, note_panic_place};
 use tracing_subscriber::EnvFilter;
 
+#[cfg(feature = "command")]
 use crate::options::GlobalArgs;
 
 /// Runs a command on this process's main arbiter, which owns its endpoint and the runtime's actors.
@@ -45,10 +46,12 @@ fn abort_on_panic() {
 }
 
 /// Writes log lines to standard error, of the level of these options.
+#[cfg(feature = "command")]
 pub fn start_log(global: &GlobalArgs) {
     log_to_stderr(own_level(global), false);
 }
 
+#[cfg(feature = "command")]
 fn own_level(global: &GlobalArgs) -> Level {
     global.log_level.unwrap_or(match (global.quiet, global.verbose) {
         (true, _) => Level::Error,

@@ -42,8 +42,8 @@ use super::grid_files::{self, Authority, LaunchPlan};
 use super::scratch::Scratch;
 use super::signals::{Signals, word};
 use super::{grid, netconf};
-use crate::options::GridShape;
 use crate::runner_job::RunnerJob;
+use crate::shape::GridShape;
 
 /// The longest wait of a job for its nodes.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);

@@ -28,12 +28,13 @@ use crate::operations::notify::Notifier;
 use crate::operations::signals::{Signals, word};
 use crate::operations::site_files;
 use crate::operations::slots;
-use crate::options::{GlobalArgs, GridShape};
+use crate::options::GlobalArgs;
+use crate::shape::GridShape;
 use springtide_dashboard::PreparedDashboard;
 use springtide_dashboard::changes::{changes_between, describe_on_demand, held};
 
 /// The first line of a config that `dev` wrote and may overwrite.
-const DEV_HEADER: &str = "# Written by `dev`, which writes it anew each time it starts.";
+const DEV_HEADER: &str = "# Written by `dev`, which overwrites it at each start.";
 /// Interval between comparisons of the grid's state.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 

@@ -56,6 +56,11 @@ fn the_first_programs_compute_on_nodes_of_their_own() {
         ("divide_and_conquer", "230631 has the longest sequence, of 443 numbers\n"),
         ("master_worker", "17984 primes in 100 ranges\n"),
         ("processes", "the middle of the rod has 0."),
+        (
+            "from_others",
+            "5000050000 is the sum\n9801 is the last of 100 squares\n841 is the sum of two jobs\n\
+             75025 is fib(25)\n",
+        ),
     ] {
         let ended = run(name, &[], temp.path());
         assert_eq!(ended.code, Some(0), "{name}: {}", ended.err);
