@@ -168,6 +168,59 @@ fn dependencies_have_allowed_sources() {
     assert!(found.is_empty(), "deny.toml does not allow:\n{}", found.join("\n"));
 }
 
+/// Adds the paths of all sources below a folder, from the root of the repository.
+fn collect_sources(folder: &str, found: &mut Vec<String>) {
+    for entry in fs::read_dir(root().join(folder)).expect("a folder of the repository") {
+        let entry = entry.expect("an entry of the folder");
+        let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
+        // A link leads to files that another folder holds.
+        if entry.file_type().expect("the type of the entry").is_dir() {
+            collect_sources(&path, found);
+        } else if path.ends_with(".rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// What a crate includes must be in its package: a published crate has no files outside it.
+#[test]
+fn files_that_crates_include_are_in_their_packages() {
+    let mut files = Vec::new();
+    ["runtime", "actors", "apps"].iter().for_each(|room| collect_sources(room, &mut files));
+    let included = |file: &str, text: &str| -> Vec<String> {
+        let parts = ["include_str!(\"", "include_bytes!(\""].map(|start| text.split(start).skip(1));
+        let paths = parts.into_iter().flatten().filter_map(|rest| rest.split('"').next());
+        let folder = Path::new(file).parent().expect("a file lies in a folder");
+        paths.map(|path| folder.join(path).to_string_lossy().into_owned()).collect()
+    };
+    let mut outside = Vec::new();
+    let mut count = 0;
+    for file in &files {
+        let package = Path::new(file)
+            .ancestors()
+            .skip(1)
+            .find(|folder| root().join(folder).join("Cargo.toml").exists());
+        let package = package.expect("each source file belongs to a package");
+        let text = fs::read_to_string(root().join(file)).unwrap_or_default();
+        for path in included(file, &text) {
+            count += 1;
+            // Without the links of the file system, which a package replaces by what they name.
+            let mut place = PathBuf::new();
+            for part in Path::new(&path).components() {
+                match part {
+                    std::path::Component::ParentDir => drop(place.pop()),
+                    part => place.push(part),
+                }
+            }
+            if !place.starts_with(package) {
+                outside.push(format!("{file}: {path}"));
+            }
+        }
+    }
+    assert!(count > 20, "{count} files are included");
+    assert!(outside.is_empty(), "outside of their packages:\n{}", outside.join("\n"));
+}
+
 #[test]
 fn violations_of_licences_and_sources_are_found() {
     let config: DenyConfig = read("deny.toml");

@@ -19,7 +19,7 @@ use crate::place::{LineStatus, StubStatus};
 use crate::router::{RouterChange, RouterCounts, UnknownCluster, check, is_between, place_of};
 
 /// The script of the kernel back end.
-pub const SCRIPT: &str = include_str!("../../../netem-scripts/kernel.sh");
+pub const SCRIPT: &str = include_str!("../netem-scripts/kernel.sh");
 /// The namespace that forwards packets between clusters. No cluster of a table can have this name.
 const CORE: &str = "core";
 

@@ -11,15 +11,15 @@ pub struct BuiltinFile {
 
 /// All topologies of the program.
 pub const TOPOLOGIES: &[BuiltinFile] = &[
-    BuiltinFile { name: "pair", text: include_str!("../../../netem-scripts/topologies/pair.toml") },
-    BuiltinFile { name: "das2", text: include_str!("../../../netem-scripts/topologies/das2.toml") },
+    BuiltinFile { name: "pair", text: include_str!("../netem-scripts/topologies/pair.toml") },
+    BuiltinFile { name: "das2", text: include_str!("../netem-scripts/topologies/das2.toml") },
     BuiltinFile {
         name: "congested",
-        text: include_str!("../../../netem-scripts/topologies/congested.toml"),
+        text: include_str!("../netem-scripts/topologies/congested.toml"),
     },
     BuiltinFile {
         name: "three-continents",
-        text: include_str!("../../../netem-scripts/topologies/three-continents.toml"),
+        text: include_str!("../netem-scripts/topologies/three-continents.toml"),
     },
 ];
 
@@ -34,10 +34,10 @@ mod tests {
     #[test]
     fn all_topologies_load_and_match_their_tables() {
         let tables = [
-            include_str!("../../../netem-scripts/tables/pair.table"),
-            include_str!("../../../netem-scripts/tables/das2.table"),
-            include_str!("../../../netem-scripts/tables/congested.table"),
-            include_str!("../../../netem-scripts/tables/three-continents.table"),
+            include_str!("../netem-scripts/tables/pair.table"),
+            include_str!("../netem-scripts/tables/das2.table"),
+            include_str!("../netem-scripts/tables/congested.table"),
+            include_str!("../netem-scripts/tables/three-continents.table"),
         ];
         for (shipped, table) in TOPOLOGIES.iter().zip(tables) {
             let read = load::<TopologyConfig>(&Sources::of_text(shipped.name, shipped.text));

@@ -64,18 +64,15 @@ impl Config for ProfileConfig {
 
 /// The files of the profiles.
 const SHIPPED: &[(&str, &str)] = &[
-    ("lan", include_str!("../../../netem-scripts/profiles/lan.toml")),
-    ("metro", include_str!("../../../netem-scripts/profiles/metro.toml")),
-    ("das2", include_str!("../../../netem-scripts/profiles/das2.toml")),
-    ("wan-50", include_str!("../../../netem-scripts/profiles/wan-50.toml")),
-    (
-        "congested-uplink-100KBps",
-        include_str!("../../../netem-scripts/profiles/congested-uplink-100KBps.toml"),
-    ),
-    ("lossy", include_str!("../../../netem-scripts/profiles/lossy.toml")),
-    ("satellite", include_str!("../../../netem-scripts/profiles/satellite.toml")),
-    ("asymmetric", include_str!("../../../netem-scripts/profiles/asymmetric.toml")),
-    ("flapping", include_str!("../../../netem-scripts/profiles/flapping.toml")),
+    ("lan", include_str!("../profiles/lan.toml")),
+    ("metro", include_str!("../profiles/metro.toml")),
+    ("das2", include_str!("../profiles/das2.toml")),
+    ("wan-50", include_str!("../profiles/wan-50.toml")),
+    ("congested-uplink-100KBps", include_str!("../profiles/congested-uplink-100KBps.toml")),
+    ("lossy", include_str!("../profiles/lossy.toml")),
+    ("satellite", include_str!("../profiles/satellite.toml")),
+    ("asymmetric", include_str!("../profiles/asymmetric.toml")),
+    ("flapping", include_str!("../profiles/flapping.toml")),
 ];
 
 /// All profiles that are shipped.
