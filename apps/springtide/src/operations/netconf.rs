@@ -136,8 +136,7 @@ pub fn emulated(section: &NetSection) -> Result<Option<Emulated>, Failed> {
     match &section.shape {
         None => Ok(None),
         Some(_) => Err(Failed::usage(
-            "net.shape: networks are emulated on Linux only, by programs with the feature `wan`: omit \
-             it",
+            "net.shape: networks are emulated on Linux only, with the feature `wan`: omit it",
         )),
     }
 }
