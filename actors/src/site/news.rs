@@ -70,7 +70,8 @@ impl Handler<Exited> for Site {
         match &message.end {
             StubExit::Never(error) => self.never(ctx, &message.node, error),
             StubExit::Itself(ended) => {
-                let kind = if ended.status == format!("exit status: {MEMORY_EXIT_CODE}") {
+                let itself = format!("exit status: {MEMORY_EXIT_CODE}");
+                let kind = if ended.out_of_memory || ended.status == itself {
                     StubLossKind::OutOfMemory
                 } else {
                     StubLossKind::Ended

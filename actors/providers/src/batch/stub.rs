@@ -93,7 +93,8 @@ impl BatchStub {
 
     fn end_with(&mut self, status: String) {
         let last_lines = last_lines(&self.log, self.begin);
-        self.ended = Some(StubEnd { status, last_lines });
+        // Batch systems end jobs that exceed their memory by themselves, in states of their own.
+        self.ended = Some(StubEnd { status, out_of_memory: false, last_lines });
     }
 
     /// Waits for its end.
