@@ -464,6 +464,16 @@ fn a_submitted_run_is_watched_and_cancelled_and_shares_a_cache() {
     assert!(twice.err.contains("see `workflow watch"), "{}", twice.err);
     let cancelled = run(&["workflow", "cancel", runs.to_str().unwrap()]);
     assert_eq!(cancelled.code, Some(0), "{}", cancelled.err);
-    assert!(cancelled.out.contains("failed"), "{}", cancelled.out);
+    assert!(cancelled.out.contains("): interrupted\n"), "{}", cancelled.out);
+    // Runs are found next to the config of their grid, also from a directory below it.
+    let below = up.temp.path().join("below");
+    fs::create_dir_all(&below).unwrap();
+    let status = program(&["workflow", "status", "diamonds"])
+        .env("SPRINGTIDE_CONFIG", &up.file)
+        .current_dir(&below)
+        .output()
+        .unwrap();
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(status.contains("): interrupted\n"), "{status}");
     up.end();
 }

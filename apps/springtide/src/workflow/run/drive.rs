@@ -290,7 +290,7 @@ impl<'a> Drive<'a> {
         let pilots = self.flow.pilots();
         let ready = pilots.iter().filter(|(_, pilot)| pilot.node.is_some()).count();
         let s = if ready == 1 { "" } else { "s" };
-        let mut text = format!("{} on {ready} node{s}", counts.active);
+        let mut text = format!("{} run on {ready} node{s}", counts.active);
         if ready == 0 && pilots.submitted() > 0 {
             text.push_str(", waiting for nodes");
         }

@@ -1199,8 +1199,12 @@ mod tests {
         assert_eq!(planned(&flow.handle(FlowEvent::Tick, 5 * SECOND)), None);
         let (reason, impossible) = ("its node was lost".to_owned(), false);
         let lost = FlowEvent::PilotEnded { pilot, reason, impossible };
-        assert_eq!(planned(&flow.handle(lost, 5 * SECOND)), Some([0, 1].into()));
-        flow.handle(agreed(2, &[0, 1], 8), 5 * SECOND);
+        assert_eq!(
+            planned(&flow.handle(lost, 5 * SECOND)),
+            Some([1].into()),
+            "the lost task has a second left"
+        );
+        flow.handle(agreed(2, &[1], 8), 5 * SECOND);
         let out = flow.handle(FlowEvent::Tick, 20 * SECOND);
         assert_eq!(planned(&out), None, "only two plans");
         assert!(
