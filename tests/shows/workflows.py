@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Workflows on a grid of this host: throughput, reservations, kills, and GNU make beside it.
+"""Workflows on a grid of this host: throughput, reservations, kills, and other systems beside it.
 
 usage: workflows.py [--nodes N] [--kills N] [--seed N] BIN DIR [CASE...]
 
 BIN is a built springtide, DIR an empty directory for grids and runs. Cases: many (10,000 tasks of
 `true`), second (100 tasks of 1 s, best effort and reserved), kills (the run's process and the head
-are killed at random moments, and the run is continued), make (1,000 short tasks beside make -j),
-public (placeholders of Montage and 1000genome, both ways, interrupted and continued), slurm (the same
-on three real Slurm clusters; needs root, slurm-wlm and munge). Without cases, all but slurm run.
+are killed at random moments, and the run is continued), late (tasks that take several times their
+runtimes, both ways), make (1,000 short tasks beside make -j, and beside Makeflow and Parsl where
+this host has them; $PARSL_PYTHON names the Python of Parsl), public (placeholders of Montage and
+1000genome, both ways, interrupted and continued), slurm (the same on three real Slurm clusters;
+needs root, slurm-wlm and munge). Without cases, all but slurm run.
 It prints a table, and exits with 1 if a result is wrong.
 """
 
@@ -22,7 +24,7 @@ import sys
 import time
 from pathlib import Path
 
-CASES = ["many", "second", "kills", "make", "public"]
+CASES = ["many", "second", "kills", "late", "make", "public"]
 LAB = Path(__file__).resolve().parent.parent / "slurm" / "lab.sh"
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "workflows"
 # The workflows with the scale of their runtimes and sizes.
@@ -208,6 +210,67 @@ def kills(grid, args):
     return [(f"{4 * count} tasks, seed {args.seed}", text, is_right and not twice and not grid.left())]
 
 
+def late(grid, args):
+    """Tasks of 4 s whose runtimes say 1 s: reserved is not slower, and no task is interrupted."""
+    four = {"runtime": 1.0, "command": ["sleep", "4"]}
+    tasks = [{"id": f"t{i}", **four} for i in range(3 * args.nodes)]
+    file = write(grid.dir / "late.toml", "late", tasks)
+    rows, spans = [], []
+    for how, options in [("best effort", ["--best-effort"]), ("reserved", [])]:
+        result, _ = grid.run(file, *options)
+        again = sum(task["attempts"] > 1 for task in result["tasks"])
+        spans.append(result["makespan_s"])
+        text = f"{spans[-1]:.1f} s, {again} tasks ran more than once"
+        rows.append((f"{len(tasks)} tasks of 4 s instead of 1 s, {how}", text, again == 0))
+    return rows
+
+
+def makeflow(grid, args, script):
+    """The seconds that Makeflow takes for the tasks, if this host has it."""
+    if not shutil.which("makeflow"):
+        return None
+    directory = grid.dir / "makeflow"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    rules = "".join(f"t{i}:\n\t{script} ; touch t{i}\n\n" for i in range(1000))
+    (directory / "tasks.makeflow").write_text(rules)
+    line = ["makeflow", "-T", "local", "-j", str(args.nodes), "tasks.makeflow"]
+    begun = time.time()
+    subprocess.run(line, cwd=directory, check=True, capture_output=True)
+    return time.time() - begun
+
+
+PARSL = """
+import sys, parsl
+from parsl.app.app import bash_app
+from parsl.config import Config
+from parsl.executors import HighThroughputExecutor
+from parsl.providers import LocalProvider
+workers, script = int(sys.argv[1]), sys.argv[2]
+executor = HighThroughputExecutor(
+    address="127.0.0.1", max_workers_per_node=workers, cores_per_worker=0.01,
+    provider=LocalProvider(init_blocks=1, max_blocks=1))
+with parsl.load(Config(executors=[executor], strategy="none")):
+    @bash_app
+    def task(line):
+        return line
+    [future.result() for future in [task(script) for _ in range(1000)]]
+"""
+
+
+def parsl(grid, args, script):
+    """The seconds that Parsl takes for the tasks, if a Python has it."""
+    python = os.environ.get("PARSL_PYTHON", sys.executable)
+    if subprocess.run([python, "-c", "import parsl"], capture_output=True).returncode != 0:
+        return None
+    path = os.pathsep.join([os.path.dirname(python), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path}
+    line = [python, "-c", PARSL, str(args.nodes), script]
+    begun = time.time()
+    subprocess.run(line, cwd=grid.dir, check=True, capture_output=True, env=environment)
+    return time.time() - begun
+
+
 def make(grid, args):
     rows = []
     for name, script in [("true", "true"), ("sleep 0.05", "sleep 0.05"), ("seq | sort", "seq 20000 | sort -n > /dev/null")]:
@@ -220,7 +283,11 @@ def make(grid, args):
         begun = time.time()
         subprocess.run(["make", "-s", "-j", str(args.nodes)], cwd=grid.dir, check=True)
         other = time.time() - begun
-        rows.append((f"1,000 tasks of {name}", f"{took:.2f} s, make -j {args.nodes} {other:.2f} s: ratio {took / other:.2f}", True))
+        text = f"{took:.2f} s, make -j {args.nodes} {other:.2f} s: ratio {took / other:.2f}"
+        for system, run in [("Makeflow", makeflow), ("Parsl", parsl)]:
+            other = run(grid, args, script)
+            text += f"; {system} {other:.2f} s" if other else f"; {system} is not installed"
+        rows.append((f"1,000 tasks of {name}", text, True))
     return rows
 
 

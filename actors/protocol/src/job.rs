@@ -526,6 +526,9 @@ pub struct LostMember {
     pub node: NodeId,
     /// How it ended, with its last lines if any.
     pub reason: String,
+    /// Whether no task is to blame: it was to leave, or exceeded its memory and larger nodes exist.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub excused: bool,
 }
 
 /// To the coordinator, by a worker: the tasks that its former members held. Repeated until

@@ -161,6 +161,8 @@ impl ProviderError {
 pub struct StubEnd {
     /// For example `exit status: 1` or `signal: 9 (SIGKILL)`.
     pub status: String,
+    /// Whether the kernel or the batch system ended it because memory was short.
+    pub out_of_memory: bool,
     /// Its last lines of output, oldest first.
     pub last_lines: Vec<String>,
 }
@@ -169,6 +171,9 @@ impl StubEnd {
     /// Describes the end for an error message.
     pub fn describe(&self) -> String {
         let mut text = format!("its process ended ({})", self.status);
+        if self.out_of_memory {
+            text.push_str(" because memory was short");
+        }
         if !self.last_lines.is_empty() {
             text.push_str("; its last lines:");
         }

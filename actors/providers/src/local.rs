@@ -8,11 +8,13 @@
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
+use springtide_base::memory::OutOfMemoryWatch;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
@@ -112,6 +114,7 @@ pub(super) struct PipedProcess {
     log: PathBuf,
     /// Offset of this process's first line in the log.
     begin: u64,
+    memory: OutOfMemoryWatch,
     ended: Option<StubEnd>,
 }
 
@@ -129,10 +132,11 @@ impl PipedProcess {
         let program = PathBuf::from(command.as_std().get_program());
         command.stdin(Stdio::piped()).stderr(file).process_group(0).kill_on_drop(true);
         prepare(command.as_std_mut());
+        let memory = OutOfMemoryWatch::begin();
         let started = command.spawn();
         let mut child = started.map_err(|source| ProviderError::Start { program, source })?;
         let pipe = child.stdin.take();
-        Ok(Self { child, pipe, log: log.to_owned(), begin, ended: None })
+        Ok(Self { child, pipe, log: log.to_owned(), begin, memory, ended: None })
     }
 
     /// Its process id, while it runs.
@@ -160,8 +164,11 @@ impl PipedProcess {
     }
 
     fn note(&mut self, status: std::io::Result<ExitStatus>) -> StubEnd {
-        let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-        let ended = StubEnd { status: how, last_lines: self.last_lines() };
+        let out_of_memory = status
+            .as_ref()
+            .is_ok_and(|status| self.memory.is_cause(status.code(), status.signal()));
+        let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+        let ended = StubEnd { status, out_of_memory, last_lines: self.last_lines() };
         self.ended = Some(ended.clone());
         ended
     }

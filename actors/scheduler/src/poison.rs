@@ -104,13 +104,16 @@ pub struct PoisonDetector {
     deaths: BTreeMap<NodeIncarnation, Death>,
     held: BTreeMap<TaskPath, TaskHolders>,
     cluster_losses: u32,
+    /// Incarnations whose deaths count for no task, before these deaths are recorded.
+    excused: BTreeSet<NodeIncarnation>,
 }
 
 impl PoisonDetector {
     /// Blames a task for the deaths of `limit` distinct nodes; 0: never.
     pub fn new(limit: u32) -> Self {
         let (deaths, held) = (BTreeMap::new(), BTreeMap::new());
-        Self { limit, patient: false, deaths, held, cluster_losses: 0 }
+        let excused = BTreeSet::new();
+        Self { limit, patient: false, deaths, held, cluster_losses: 0, excused }
     }
 
     /// Like `new`, but no death counts before the loss of its whole cluster is excluded. For
@@ -133,6 +136,7 @@ impl PoisonDetector {
         let mut clusters = BTreeSet::new();
         for DeadNode { node, incarnation, cluster, reason, leaving } in dead {
             clusters.insert(cluster.clone());
+            let leaving = self.excused.remove(&(node.clone(), incarnation)) || leaving;
             let death = Death { cluster, reason, leaving, time: now, cluster_loss: None };
             self.deaths.entry((node, incarnation)).or_insert(death);
         }
@@ -154,6 +158,25 @@ impl PoisonDetector {
             }
         }
         while self.deaths.len() > DEATHS_MAX && self.forget_oldest(None) {}
+    }
+
+    /// Excuses the tasks that a node held at its death: at that of an incarnation that is recorded
+    /// after this, or at the last one that is recorded.
+    pub fn excuse(&mut self, node: &NodeId, incarnation: Option<Incarnation>) {
+        if self.limit == 0 {
+            return;
+        }
+        match incarnation {
+            Some(incarnation) => {
+                self.excused.insert((node.clone(), incarnation));
+            }
+            None => {
+                let mut theirs = self.deaths.iter_mut().filter(|((dead, _), _)| dead == node);
+                if let Some((_, death)) = theirs.next_back() {
+                    death.leaving = true;
+                }
+            }
+        }
     }
 
     /// Records tasks of an owner that a node held at its death. Without a recorded death, the node
@@ -475,6 +498,31 @@ mod tests {
         for (what, steps, expected) in cases {
             assert_eq!(verdict_after(PoisonDetector::new(3), &steps), expected, "{what}");
         }
+    }
+
+    #[test]
+    fn excused_deaths_do_not_count_in_either_order() {
+        let now = Instant::now();
+        let mut detector = PoisonDetector::new(3);
+        for (index, node) in ["a", "b", "c", "d", "e"].into_iter().enumerate() {
+            let id = NodeId::from(node);
+            let is_known = index % 2 == 0;
+            if index < 3 && is_known {
+                detector.excuse(&id, Some(Incarnation(1)));
+            }
+            let at = now + CLUSTER_WITHIN * 2 * index as u32;
+            detector.record_deaths([dead(node, 1, false)], |_| true, at);
+            if index < 3 && !is_known {
+                detector.excuse(&id, None);
+            }
+            detector.record_held(&id, Incarnation(1), vec![task(&[1])]);
+            assert_eq!(detector.verdict(at + CLUSTER_WITHIN * 2), PoisonVerdict::Clean, "{node}");
+        }
+        detector.record_deaths([dead("f", 1, false)], |_| true, now + CLUSTER_WITHIN * 10);
+        detector.record_held(&"f".into(), Incarnation(1), vec![task(&[1])]);
+        let verdict = detector.verdict(now + CLUSTER_WITHIN * 12);
+        let PoisonVerdict::Poisoned(poisoned) = verdict else { panic!("{verdict:?}") };
+        assert_eq!(poisoned.holders.len(), 3, "d, e and f: {poisoned:?}");
     }
 
     #[test]

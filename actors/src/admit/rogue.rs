@@ -455,7 +455,8 @@ impl Forged {
             send!(NodeSilence { job, node: silent.clone(), silent_ms: 1 << 40 });
         }
         let (victim, reason) = (NodeId::from(format!("{LAB}-2")), "test".to_owned());
-        send!(LostMember { job, node: victim.clone(), reason: reason.clone() });
+        let (lost, why) = (victim.clone(), reason.clone());
+        send!(LostMember { job, node: lost, reason: why, excused: true });
         send!(NodeGrant { job, nodes: Vec::new(), open: 0.into() });
         let nodes = vec![victim.clone()];
         send!(AskLeave { job, nodes, reason: reason.clone(), deadline_ms: Some(1) });

@@ -960,7 +960,12 @@ impl Handler<LostMember> for Coordinator {
     type Result = ();
 
     fn handle(&mut self, message: LostMember, ctx: &mut Self::Context) {
-        let LostMember { node, reason, .. } = message;
+        let LostMember { node, reason, excused, .. } = message;
+        if excused {
+            let member = self.view.members.get(&node);
+            let incarnation = member.map(|member| member.incarnation);
+            self.poison.excuse(&node, incarnation);
+        }
         self.continue_without(&[node], &reason, Duration::ZERO, ctx);
     }
 }

@@ -82,10 +82,10 @@ impl Scheduler {
                     };
                     ctx.spawn(call.into_actor(self).map(then));
                 }
-                SchedulerAction::MemberLost { job, coordinator, node, reason } => {
+                SchedulerAction::MemberLost { job, coordinator, node, reason, excused } => {
                     let remote: Remote<Coordinator> =
                         self.hub.remote(&coordinator, &coordinator_name(job));
-                    let call = remote.send(LostMember { job, node, reason });
+                    let call = remote.send(LostMember { job, node, reason, excused });
                     let call = call.deadline(NOTIFY_TIMEOUT).start();
                     let then = move |answer: Result<(), _>, _: &mut Self, _: &mut Context<Self>| {
                         if let Err(error) = answer {

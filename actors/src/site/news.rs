@@ -70,7 +70,10 @@ impl Handler<Exited> for Site {
         match &message.end {
             StubExit::Never(error) => self.never(ctx, &message.node, error),
             StubExit::Itself(ended) => {
-                let kind = if ended.status == format!("exit status: {MEMORY_EXIT_CODE}") {
+                // Batch systems put it in brackets.
+                let code = format!("exit status: {MEMORY_EXIT_CODE}");
+                let itself = ended.status == code || ended.status.ends_with(&format!("({code})"));
+                let kind = if ended.out_of_memory || itself {
                     StubLossKind::OutOfMemory
                 } else {
                     StubLossKind::Ended

@@ -138,7 +138,7 @@ impl Stub for FakeStub {
         self.note("release");
         Box::pin(async {
             sleep(self.world.release_takes.get()).await;
-            StubEnd { status: "released".to_owned(), last_lines: Vec::new() }
+            StubEnd { status: "released".to_owned(), out_of_memory: false, last_lines: Vec::new() }
         })
     }
 

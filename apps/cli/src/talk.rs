@@ -22,6 +22,8 @@ pub struct Talk {
     last: LastMessage,
     /// Facts about the job at the end of a line of progress.
     facts: String,
+    /// Whether the facts have an estimate, in place of the bar's own.
+    has_estimate: bool,
 }
 
 /// The last message about progress.
@@ -41,7 +43,15 @@ impl Talk {
         });
         let now = Instant::now();
         let last = LastMessage::Waiting("running".to_owned());
-        Self { quiet, bar, began: now, last_line: now, last, facts: String::new() }
+        Self {
+            quiet,
+            bar,
+            began: now,
+            last_line: now,
+            last,
+            facts: String::new(),
+            has_estimate: false,
+        }
     }
 
     /// Prints one line of text.
@@ -68,7 +78,7 @@ impl Talk {
     pub fn progress(&mut self, done: u64, total: u64, what: &str) {
         if let Some(bar) = &self.bar {
             if bar.length() != Some(total) {
-                bar.set_style(if total > 0 { counting() } else { waiting() });
+                bar.set_style(if total > 0 { counting(self.has_estimate) } else { waiting() });
                 bar.set_length(total);
             }
             bar.set_position(done);
@@ -85,6 +95,11 @@ impl Talk {
         if let Some(bar) = &self.bar {
             bar.set_prefix(self.facts.clone());
         }
+    }
+
+    /// Bars show no estimate of the remaining time from now on: the facts have a better one.
+    pub fn omit_estimate(&mut self) {
+        self.has_estimate = true;
     }
 
     /// Updates the bar, or prints a line when it is due. To be called often.
@@ -157,13 +172,14 @@ pub fn clean(text: &str) -> String {
 const WAITING: &str = "{spinner} {msg}{prefix}, {elapsed}";
 const COUNTING: &str =
     "{msg} [{wide_bar}] {human_pos} of {human_len}{prefix}, {elapsed}, about {eta} left";
+const COUNTING_ONLY: &str = "{msg} [{wide_bar}] {human_pos} of {human_len}{prefix}, {elapsed}";
 
 fn waiting() -> ProgressStyle {
     style(WAITING)
 }
 
-fn counting() -> ProgressStyle {
-    style(COUNTING).progress_chars("=> ")
+fn counting(has_estimate: bool) -> ProgressStyle {
+    style(if has_estimate { COUNTING_ONLY } else { COUNTING }).progress_chars("=> ")
 }
 
 fn style(template: &str) -> ProgressStyle {
@@ -191,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_bar_templates_are_valid() {
-        for template in [WAITING, COUNTING] {
+        for template in [WAITING, COUNTING, COUNTING_ONLY] {
             assert!(ProgressStyle::with_template(template).is_ok());
         }
     }

@@ -449,7 +449,7 @@ impl Machines {
 
 /// The end of a process that writes no log.
 pub(crate) fn ended(how: String) -> StubEnd {
-    StubEnd { status: how, last_lines: Vec::new() }
+    StubEnd { status: how, out_of_memory: false, last_lines: Vec::new() }
 }
 
 struct MachineStub {

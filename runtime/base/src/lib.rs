@@ -11,6 +11,7 @@ pub mod fuzz;
 pub mod guard;
 pub mod id;
 pub mod incarnation;
+pub mod memory;
 pub mod private;
 pub mod processors;
 pub mod random;

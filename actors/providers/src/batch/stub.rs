@@ -26,6 +26,8 @@ const KILL_AGAIN: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(2);
 /// The longest such interval.
 const RETRY_MAX: Duration = Duration::from_secs(60);
+/// The meaning that templates give to the state of a job which the system ended for its memory.
+const OUT_OF_MEMORY: &str = "used more memory than it may";
 
 /// A batch job of one node.
 pub(super) struct BatchStub {
@@ -93,7 +95,8 @@ impl BatchStub {
 
     fn end_with(&mut self, status: String) {
         let last_lines = last_lines(&self.log, self.begin);
-        self.ended = Some(StubEnd { status, last_lines });
+        let out_of_memory = status.contains(OUT_OF_MEMORY);
+        self.ended = Some(StubEnd { status, out_of_memory, last_lines });
     }
 
     /// Waits for its end.

@@ -253,11 +253,23 @@ async fn a_stub_is_submitted_becomes_active_and_ends() {
     system.all_are("F");
     let end = ended(&mut stub).await;
     assert_eq!(end.status, "batch job 101 failed (exit status: 3)");
+    assert!(!end.out_of_memory, "{end:?}");
     assert_eq!(end.last_lines, ["out of luck"]);
     assert_eq!((stub.id(), stub.release(LONG).await), (None, end));
     drop(stub);
     assert_eq!(system.calls("scancel"), [""; 0]);
     assert!(!system.path(&exit).exists());
+}
+
+#[actix_rt::test]
+async fn the_state_of_a_job_that_exceeded_its_memory_is_told_from_a_failure() {
+    let system = ScriptedSystem::new();
+    let mut stub = system.hold("vu-1").await;
+    system.all_are("R");
+    active(&mut stub).await;
+    system.all_are("OOM");
+    let end = ended(&mut stub).await;
+    assert!(end.out_of_memory, "{end:?}");
 }
 
 #[actix_rt::test]

@@ -254,7 +254,8 @@ impl SshProvider {
             }
             // Its output ended, so it is about to end.
             Ok(false) => {
-                let StubEnd { status: how, last_lines } = process.end(shared.answer_timeout).await;
+                let StubEnd { status: how, last_lines, .. } =
+                    process.end(shared.answer_timeout).await;
                 let said = last_lines.join("\n");
                 Err(ProviderError::Failed {
                     command: shown(),

@@ -366,6 +366,8 @@ pub enum SchedulerAction {
         node: NodeId,
         /// Reason of the loss.
         reason: String,
+        /// Whether no task is to blame for the death.
+        excused: bool,
     },
     /// Notify the client that the job ended without an outcome, before all other notifications.
     Ended {

@@ -314,6 +314,16 @@ impl SchedulerCore {
         }
     }
 
+    /// Whether free parts of hosts differ from those that the manager knows. Processors that jobs
+    /// release are known to it at once, and the hosts that have them are not.
+    pub(super) fn have_hosts_changed(&self) -> bool {
+        let differs = |cluster: &ClusterId| {
+            self.failing(cluster).is_none()
+                && self.hosts_for_needs(cluster).0 != self.managing.manager.free_hosts(cluster)
+        };
+        self.managing.node_needs && self.sites.keys().any(differs)
+    }
+
     /// Describes the hosts that are left out, if there are any.
     fn describe_failures(&self, cluster: &ClusterId, now: Instant) -> Option<String> {
         let site = self.sites.get(cluster)?;

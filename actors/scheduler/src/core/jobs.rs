@@ -67,6 +67,7 @@ impl SchedulerCore {
                 coordinator,
                 node,
                 reason: reason.to_owned(),
+                excused: was_leaving,
             });
             return;
         }

@@ -333,7 +333,7 @@ impl SchedulerCore {
         self.retry_hosts(now);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let (fewer, more) = self.changed();
-        if more && !fewer && !due(self.managing.next_poll) {
+        if (more || self.have_hosts_changed()) && !fewer && !due(self.managing.next_poll) {
             let soon = now + GATHER;
             self.managing.next_poll = Some(self.managing.next_poll.map_or(soon, |at| at.min(soon)));
         }

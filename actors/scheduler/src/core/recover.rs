@@ -540,7 +540,13 @@ impl SchedulerCore {
         }
         for node in gone {
             let (coordinator, reason) = (coordinator.clone(), reason.to_owned());
-            out.push(SchedulerAction::MemberLost { job: id, coordinator, node, reason });
+            out.push(SchedulerAction::MemberLost {
+                job: id,
+                coordinator,
+                node,
+                reason,
+                excused: false,
+            });
         }
     }
 

@@ -172,7 +172,13 @@ impl SchedulerCore {
         }
         for (node, reason) in lost {
             let coordinator = coordinator.clone();
-            out.push(SchedulerAction::MemberLost { job: id, coordinator, node, reason });
+            out.push(SchedulerAction::MemberLost {
+                job: id,
+                coordinator,
+                node,
+                reason,
+                excused: false,
+            });
         }
     }
 

@@ -356,6 +356,7 @@ impl SchedulerCore {
                         coordinator,
                         node: lost,
                         reason,
+                        excused: false,
                     });
                 }
             }

@@ -53,7 +53,7 @@ use self::settled::SettledClusters;
 use self::waiting::{WaitingNeed, WaitingQueue};
 use crate::audit::Auditor;
 use crate::policy::malleability::{
-    Benefit, CapacitySnapshot, ClusterCapacity, Direction, GrowthLimits, MalleableJob,
+    Benefit, CapacitySnapshot, ClusterCapacity, Direction, FreeHost, GrowthLimits, MalleableJob,
     PlacementError, PlacementPlan, Policy, Replica, Round, place,
 };
 use crate::policy::provisioning::{Terms, Time};
@@ -325,6 +325,8 @@ impl Manager {
             ManagerEvent::HostsPolled { cluster, free, whole } => {
                 let known = self.clusters.entry(cluster).or_default();
                 (known.free_hosts, known.whole_hosts) = (free, whole);
+                // Jobs with needs may fit now, although no number of processors has changed.
+                self.last_scan = queue::LastScan::default();
             }
             ManagerEvent::Unreachable { cluster, reason } => {
                 self.clusters.entry(cluster).or_default().closed = Some(reason);
@@ -510,6 +512,11 @@ impl Manager {
             AllocationStage::Waiting => self.explain_wait(id, job, snapshot),
             _ => job.why.clone(),
         })
+    }
+
+    /// The free parts of a cluster's hosts, as last reported.
+    pub fn free_hosts(&self, cluster: &ClusterId) -> &[FreeHost] {
+        self.clusters.get(cluster).map_or(&[], |known| &known.free_hosts)
     }
 
     /// Returns the requirements of a job, if the job is known.

@@ -186,7 +186,9 @@ fn a_workflow_is_run_on_reserved_slots_and_just_in_time_and_leaves_nothing() {
     let line = ["workflow", "run", never.to_str().unwrap(), "--retries", "1"];
     let failed = execute(&up, &line);
     assert_eq!(failed.code, Some(1), "{}", failed.err);
-    for text in ["exited with code 7", "it never will", "2 tasks depend on them and did not run"] {
+    for text in
+        ["exited with code 7", "it never will", "merge and queens depend on these and did not run"]
+    {
         assert!(failed.err.contains(text), "{text}: {}", failed.err);
     }
     assert!(failed.out.contains("1 of 5 tasks"), "{}", failed.out);
@@ -463,6 +465,16 @@ fn a_submitted_run_is_watched_and_cancelled_and_shares_a_cache() {
     assert!(twice.err.contains("see `workflow watch"), "{}", twice.err);
     let cancelled = run(&["workflow", "cancel", runs.to_str().unwrap()]);
     assert_eq!(cancelled.code, Some(0), "{}", cancelled.err);
-    assert!(cancelled.out.contains("failed"), "{}", cancelled.out);
+    assert!(cancelled.out.contains("): interrupted\n"), "{}", cancelled.out);
+    // Runs are found next to the config of their grid, also from a directory below it.
+    let below = up.temp.path().join("below");
+    fs::create_dir_all(&below).unwrap();
+    let status = program(&["workflow", "status", "diamonds"])
+        .env("SPRINGTIDE_CONFIG", &up.file)
+        .current_dir(&below)
+        .output()
+        .unwrap();
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(status.contains("): interrupted\n"), "{status}");
     up.end();
 }

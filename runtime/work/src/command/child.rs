@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use springtide_base::memory::OutOfMemoryWatch;
 
 use super::message::ProcessEnd;
 use crate::work::OutputStream;
@@ -144,6 +145,7 @@ impl ChildProcess {
     ) -> Result<Self, ProcessEnd> {
         command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.stdin(if stdin.is_some() { Stdio::piped() } else { Stdio::null() });
+        let memory = OutOfMemoryWatch::begin();
         let mut child = command.spawn().map_err(|error| not_started(&error))?;
         let guard = start_guard(&child, room);
         let (mut guard, threads) = match guard {
@@ -173,6 +175,9 @@ impl ChildProcess {
             let child = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
             let Some(mut child) = child else { return };
             let end = match child.wait() {
+                Ok(status) if memory.is_cause(status.code(), status.signal()) => {
+                    ProcessEnd::OutOfMemory
+                }
                 Ok(status) => end_of(status),
                 Err(error) => not_started(&error),
             };

@@ -30,6 +30,8 @@ pub(crate) enum ProcessEnd {
     Exited(u8),
     /// This signal ended it.
     Signalled(u8),
+    /// The kernel ended it, or a process that it had started, because memory was short.
+    OutOfMemory,
     /// It could not be started.
     NotStarted {
         /// Whether the program does not exist.
@@ -46,6 +48,7 @@ impl ProcessEnd {
         match self {
             Self::Exited(code) => *code,
             Self::Signalled(signal) => signal.saturating_add(128),
+            Self::OutOfMemory => 137,
             Self::NotStarted { missing: true, .. } => 127,
             Self::NotStarted { missing: false, .. } => 126,
         }
@@ -56,6 +59,7 @@ impl ProcessEnd {
         match self {
             Self::Exited(code) => format!("exited with code {code}"),
             Self::Signalled(signal) => format!("was ended by signal {signal}"),
+            Self::OutOfMemory => "was ended by the kernel, because memory was short".to_owned(),
             Self::NotStarted { reason, .. } => format!("could not be started: {reason}"),
         }
     }

@@ -116,9 +116,9 @@ pub enum TaskEnd {
     },
     /// The task ran longer than its limit.
     TimeLimit,
-    /// The task used more memory than its limit.
+    /// The task used more memory than its limit, or the kernel ended it because memory was short.
     MemoryLimit {
-        /// The bytes that it used.
+        /// The most bytes that it was seen to use.
         used: u64,
     },
     /// The client ended the task.

@@ -5,13 +5,14 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use springtide_base::memory::OutOfMemoryWatch;
 
 use super::directory::{INPUTS, NodeDirectory, OUTPUTS, TaskDirectory, create_zeros};
 use super::message::{PilotTask, TaskEnd, TaskProgram, TaskUsage};
@@ -166,6 +167,7 @@ impl RunningTask {
         node: &NodeDirectory,
     ) -> Result<TaskUsage, (TaskEnd, TaskUsage)> {
         let begun = Instant::now();
+        let memory = OutOfMemoryWatch::begin();
         let child = {
             let mut state = self.state();
             if let Some(cause) = state.cause {
@@ -194,6 +196,9 @@ impl RunningTask {
         let failed = |exit, reason| Err((TaskEnd::Failed { exit, reason }, usage));
         match status {
             Ok(status) if status.success() => Ok(usage),
+            Ok(status) if memory.is_cause(status.code(), status.signal()) => {
+                Err((TaskEnd::MemoryLimit { used: 0 }, usage))
+            }
             Ok(status) => {
                 let end = end_of(status);
                 failed(Some(end.code()), end.describe())

@@ -234,6 +234,12 @@ impl TaskSet {
             }
             if let Some((end, mut usage)) = end.filter(|_| complete) {
                 usage.memory_bytes = entry.memory_bytes;
+                let end = match end {
+                    TaskEnd::MemoryLimit { used } => {
+                        TaskEnd::MemoryLimit { used: used.max(entry.memory_bytes) }
+                    }
+                    end => end,
+                };
                 ended.push((number, end, usage));
             }
         }

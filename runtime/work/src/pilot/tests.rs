@@ -1,8 +1,9 @@
 use std::fs;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use springtide_base::memory::out_of_memory_kills;
 use tokio::time::Instant;
 
 use super::message::{
@@ -42,6 +43,9 @@ fn task_set(processors: u32, stored: Option<&Path>) -> TaskSet {
     let stored = stored.map(Path::to_path_buf);
     TaskSet::new("test", processors, stored, Arc::new(|| ())).expect("a directory")
 }
+
+/// The kernel's counter of kills for memory is that of the host, so that tests of kills take turns.
+static KILLS: Mutex<()> = Mutex::new(());
 
 /// The ends of tasks and their standard output, after all have ended.
 fn run_all(tasks: &mut TaskSet) -> Vec<(u64, TaskEnd, TaskUsage, String)> {
@@ -121,7 +125,9 @@ fn a_failed_task_has_a_reason_and_stores_nothing() {
     [missing, large, outside, absent, wide, shell(6, "exit 7"), shell(7, "kill -9 $$")]
         .into_iter()
         .for_each(|task| tasks.add(task));
+    let turn = KILLS.lock().unwrap_or_else(PoisonError::into_inner);
     let all = run_all(&mut tasks);
+    drop(turn);
     let reasons: Vec<(Option<u8>, String)> = all
         .iter()
         .map(|(_, end, ..)| match end {
@@ -157,6 +163,48 @@ fn limits_of_time_and_memory_end_a_task_and_its_children() {
     assert!(all[0].2.wall_s < 30.0, "{:?}", all[0].2);
     assert!(matches!(all[1].1, TaskEnd::MemoryLimit { used } if used > 32 << 20), "{:?}", all[1]);
     assert!(all[1].2.memory_bytes > 32 << 20, "{:?}", all[1].2);
+}
+
+/// A control group with a limit of memory, in version 1 or 2 of the kernel's interface.
+struct MemoryGroup(PathBuf);
+
+impl MemoryGroup {
+    /// Creates one, if this process may.
+    fn of(bytes: u64) -> Option<Self> {
+        let roots = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].map(PathBuf::from);
+        let group = Self(roots.into_iter().find_map(|root| {
+            let group = root.join(format!("springtide-test-{}", std::process::id()));
+            fs::create_dir(&group).ok()?;
+            Some(group)
+        })?);
+        let limits = ["memory.limit_in_bytes", "memory.max"];
+        let mut limits = limits.into_iter().filter(|name| group.0.join(name).exists());
+        let set = fs::write(group.0.join(limits.next()?), bytes.to_string());
+        set.is_ok().then_some(group)
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        // Its processes have ended.
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_task_that_the_kernel_ends_for_memory_is_told_from_one_that_is_killed() {
+    let (Some(group), Some(_)) = (MemoryGroup::of(32 << 20), out_of_memory_kills()) else {
+        println!("skipped: no control group for memory can be made");
+        return;
+    };
+    let join = format!("echo $$ > {}/cgroup.procs", group.0.display());
+    let hold = "head -c 200000000 /dev/zero | tail -c 150000000";
+    let mut tasks = task_set(2, None);
+    let turn = KILLS.lock().unwrap_or_else(PoisonError::into_inner);
+    tasks.add(shell(1, &format!("{join}; {hold} > /dev/null")));
+    let all = run_all(&mut tasks);
+    drop(turn);
+    assert!(matches!(all[0].1, TaskEnd::MemoryLimit { .. }), "{:?}", all[0]);
 }
 
 #[test]

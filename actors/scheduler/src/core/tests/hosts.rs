@@ -171,3 +171,18 @@ fn a_host_on_which_no_node_starts_is_left_out_for_a_time() {
     let why = grid.reason_to_wait(2);
     assert!(why.contains(&format!("host {first} of vu is left out")), "{why}");
 }
+
+#[test]
+fn a_job_with_needs_starts_soon_after_a_node_of_a_fixed_size_is_free() {
+    let mut grid = CoreTestGrid::of(1, OURS);
+    for (job, node) in [(1, "ams-1"), (2, "del-1")] {
+        assert_eq!(grid.submit(needs(Kind::Rigid, 1, 1)), [format!("assign job-{job} {node}")]);
+        grid.accept(job, &[node]);
+    }
+    assert_eq!(grid.submit(with_node(0, MIB, needs(Kind::Rigid, 1, 1))), [""; 0]);
+    grid.over(1);
+    grid.released(1, "ams-1", true);
+    let soon = Duration::from_secs(1);
+    assert!(soon < ManagerSettings::default().poll_interval);
+    assert_eq!(grid.after(soon), ["assign job-3 ams-1"]);
+}

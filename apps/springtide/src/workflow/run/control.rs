@@ -3,7 +3,7 @@
 //! A run is a directory. `submit` starts a process of its own for it, and the other commands read
 //! its journal.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -14,6 +14,7 @@ use std::time::Duration;
 use clap::{Args, ValueHint};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use springtide_actors::policy::provisioning::seconds as policy_seconds;
 use springtide_cli::exit::{Exit, Failed, cannot};
 use springtide_cli::format::{SCHEMA, seconds};
 use springtide_cli::outdir::{create_file, make_dir};
@@ -23,7 +24,10 @@ use super::directory::{find_log, read_entries, read_manifest, runner};
 use super::journal::JournalEntry;
 use super::staging::Staging;
 use super::{RunArgs, default_dir, prepare};
+use crate::operations::agree::now;
 use crate::operations::attach::{attach, grid_config};
+use crate::operations::grid_files::state_dir;
+use crate::operations::locate::default_config;
 use crate::operations::process::on_arbiter;
 use crate::workflow::run::Programs;
 
@@ -87,17 +91,25 @@ struct RunStatus {
     tasks: BTreeMap<String, TaskStatus>,
     begun_s: f64,
     last_s: f64,
-    /// The end, and the error if there was one.
-    ended: Option<Option<String>>,
+    ended: Option<RunEnd>,
 }
 
-/// The state of a run, in one word: by whether a process runs it, and by its end and error.
-pub fn run_state(has_process: bool, ended: Option<&Option<String>>) -> &'static str {
+/// How a process ended a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunEnd {
+    /// The reason, if tasks are left.
+    pub error: Option<String>,
+    /// Whether a user ended it.
+    pub interrupted: bool,
+}
+
+/// The state of a run, in one word: by whether a process runs it, and by its end.
+pub fn run_state(has_process: bool, ended: Option<&RunEnd>) -> &'static str {
     match (has_process, ended) {
         (true, None) => "running",
-        (_, Some(None)) => "completed",
-        (_, Some(Some(_))) => "failed",
-        (false, None) => "interrupted",
+        (_, Some(RunEnd { error: None, .. })) => "completed",
+        (_, Some(RunEnd { interrupted: false, .. })) => "failed",
+        (false, None) | (_, Some(RunEnd { interrupted: true, .. })) => "interrupted",
     }
 }
 
@@ -115,7 +127,9 @@ impl RunStatus {
             ended: None,
         };
         entries.into_iter().for_each(|entry| status.add(entry));
-        if status.process.is_none() {
+        if status.process.is_some() && status.ended.is_none() {
+            status.last_s = status.last_s.max(policy_seconds(now()));
+        } else {
             let lost = status.tasks.values_mut().filter(|task| task.state == "running");
             lost.for_each(|task| task.state = "interrupted");
         }
@@ -157,8 +171,8 @@ impl RunStatus {
             | JournalEntry::Fetched { at_s, .. } => {
                 self.last_s = at_s;
             }
-            JournalEntry::Ended { at_s, error } => {
-                (self.last_s, self.ended) = (at_s, Some(error));
+            JournalEntry::Ended { at_s, error, interrupted } => {
+                (self.last_s, self.ended) = (at_s, Some(RunEnd { error, interrupted }));
             }
         }
     }
@@ -195,7 +209,7 @@ impl RunStatus {
             let reason = task.reason.as_deref().unwrap_or_default();
             lines.push(format!("failed      {id} {reason}"));
         }
-        if let Some(Some(error)) = &self.ended {
+        if let Some(RunEnd { error: Some(error), .. }) = &self.ended {
             lines.push(format!("error       {error}"));
         }
         lines.join("\n") + "\n"
@@ -221,7 +235,7 @@ impl RunStatus {
             "process": self.process,
             "total": self.total,
             "completed": self.count("completed"),
-            "error": self.ended.clone().flatten(),
+            "error": self.ended.as_ref().and_then(|end| end.error.as_ref()),
             "tasks": tasks.collect::<Vec<_>>(),
         })
     }
@@ -238,7 +252,10 @@ pub fn find(run: Option<&Path>) -> Result<PathBuf, Failed> {
         return Ok(run.to_owned());
     }
     let entries = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
-    let grids = entries(Path::new(".springtide")).map(|grid| grid.path().join("workflows"));
+    // Runs are next to the config of their grid, which may be in a directory above.
+    let states = BTreeSet::from([PathBuf::from(".springtide"), state_dir(&default_config())]);
+    let grids = states.iter().flat_map(|state| entries(state).collect::<Vec<_>>());
+    let grids = grids.map(|grid| grid.path().join("workflows"));
     let mut runs: Vec<(std::time::SystemTime, PathBuf)> = grids
         .flat_map(|dir| entries(&dir).map(|run| run.path()).collect::<Vec<_>>())
         .filter_map(|path| {
@@ -254,12 +271,16 @@ pub fn find(run: Option<&Path>) -> Result<PathBuf, Failed> {
             found.ok_or_else(|| {
                 let run = run.display();
                 Failed::usage(format!(
-                    "{run} is no directory of a run, and .springtide has no run of this name"
+                    "{run} is no directory of a run, and {} has no run of this name",
+                    state_dir(&default_config()).display()
                 ))
             })
         }
         None => runs.pop().map(|(_, path)| path).ok_or_else(|| {
-            Failed::usage("no run in .springtide of this directory: name the directory of one")
+            Failed::usage(format!(
+                "no run is in {}: name the directory of one",
+                state_dir(&default_config()).display()
+            ))
         }),
     }
 }

@@ -278,12 +278,13 @@ mod tests {
         assert!(locked.message.contains(&process), "{}", locked.message);
         assert_eq!(runner(&path), Some(std::process::id()));
         let error = Some("killed".to_owned());
-        run.journal.add(&JournalEntry::Ended { at_s: 1.0, error }).unwrap();
+        run.journal.add(&JournalEntry::Ended { at_s: 1.0, error, interrupted: false }).unwrap();
         drop(run);
         assert_eq!(runner(&path), None);
         let (mut run, entries) = open(2, unfinished).unwrap();
         assert_eq!((run.manifest.id.as_str(), entries.len()), ("00000001", 1));
-        run.journal.add(&JournalEntry::Ended { at_s: 2.0, error: None }).unwrap();
+        let ended = JournalEntry::Ended { at_s: 2.0, error: None, interrupted: false };
+        run.journal.add(&ended).unwrap();
         drop(run);
         let other = RunDirectory::open(&path, manifest("b", 3), unfinished).unwrap_err();
         assert!(other.message.contains("has a run of a on the grid"), "{}", other.message);

@@ -44,6 +44,7 @@ use crate::operations::agree::now;
 use crate::operations::attach::Attachment;
 use crate::operations::inputs::{fetch, put};
 use crate::operations::netconf;
+use crate::workflow::shown;
 
 /// Timeout of an answer that takes no work.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -61,6 +62,10 @@ const DISPLAY_INTERVAL: Duration = Duration::from_millis(200);
 const PILOT_IDLE_LIMIT: Duration = Duration::from_secs(120);
 /// The most bytes of a log's end in a message.
 const LOG_END_MAX: usize = 2000;
+/// The most running tasks that the display names.
+const SHOWN_MAX: usize = 3;
+/// The most tasks that a message names, besides one more.
+const NAMED_MAX: usize = 5;
 
 /// The part of a run that a job of the grid executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +124,8 @@ pub struct Drive<'a> {
     /// The node of each task's last attempt.
     nodes: BTreeMap<usize, NodeId>,
     talk: Talk,
+    /// When the display was last updated.
+    displayed: Option<Instant>,
 }
 
 impl<'a> Drive<'a> {
@@ -151,6 +158,7 @@ impl<'a> Drive<'a> {
             silent_since: None,
             nodes: BTreeMap::new(),
             talk,
+            displayed: None,
         }
     }
 
@@ -273,20 +281,44 @@ impl<'a> Drive<'a> {
         }
     }
 
+    /// Shows how many tasks are completed, what runs where, and an estimate.
     fn display(&mut self) {
+        if self.displayed.is_some_and(|at| at.elapsed() < DISPLAY_INTERVAL) {
+            return;
+        }
+        self.displayed = Some(Instant::now());
         let counts = self.flow.table().counts();
         let pilots = self.flow.pilots();
         let ready = pilots.iter().filter(|(_, pilot)| pilot.node.is_some()).count();
-        let waiting = pilots.submitted();
-        let mut text = format!("tasks, {} run on {ready} nodes", counts.active);
-        if ready == 0 && waiting > 0 {
+        let s = if ready == 1 { "" } else { "s" };
+        let mut text = format!("{} run on {ready} node{s}", counts.active);
+        if ready == 0 && pilots.submitted() > 0 {
             text.push_str(", waiting for nodes");
         }
+        let at = |(task, cluster): (usize, Option<&ClusterId>)| {
+            let id = shown(&self.spec.steps[task].id);
+            cluster.map_or(id.clone(), |cluster| format!("{id} in {cluster}"))
+        };
+        let mut running: Vec<String> = self.flow.running().take(SHOWN_MAX).map(at).collect();
+        let others = self.flow.running().count() - running.len();
+        if others > 0 {
+            running.push(format!("{others} more"));
+        }
+        if !running.is_empty() {
+            text.push_str(&format!(": {}", running.join(", ")));
+        }
         if counts.failed > 0 {
-            text.push_str(&format!(", {} failed", counts.failed));
+            text.push_str(&format!("; {} failed", counts.failed));
+        }
+        // Tasks may run longer than their runtimes say.
+        if let Some(left) = self.flow.remaining(now()).filter(|left| *left > 0) {
+            let left = springtide_cli::format::seconds(seconds(left));
+            text.push_str(&format!("; about {left} left"));
         }
         let total = self.flow.table().steps().len() as u64;
-        self.talk.progress(counts.completed as u64, total, &text);
+        self.talk.omit_estimate();
+        self.talk.set_facts(&text);
+        self.talk.progress(counts.completed as u64, total, "tasks");
     }
 
     fn drive_event(&mut self, event: DriveEvent) -> Result<Vec<FlowEvent>, Failed> {
@@ -896,27 +928,41 @@ impl<'a> Drive<'a> {
         self.talk.done();
     }
 
+    /// The end of the log of the first failed task, for the end of a message.
+    pub fn failure_log(&self) -> Option<String> {
+        let (failed, _) = self.flow.failures();
+        failed.first().map(|(task, _)| self.log_end(*task))
+    }
+
+    /// The names of tasks, of which many are counted.
+    fn names(&self, tasks: &[usize]) -> String {
+        let named = if tasks.len() <= NAMED_MAX + 1 { tasks.len() } else { NAMED_MAX };
+        let names = tasks.iter().take(named).map(|task| shown(&self.spec.steps[*task].id));
+        let mut names: Vec<String> = names.collect();
+        if named < tasks.len() {
+            names.push(format!("{} more", tasks.len() - named));
+        }
+        match names.pop() {
+            Some(last) if !names.is_empty() => format!("{} and {last}", names.join(", ")),
+            last => last.unwrap_or_default(),
+        }
+    }
+
     /// The error of a run with failed tasks, if any failed.
     pub fn failure(&self) -> Option<Failed> {
-        let failures = self.flow.failures();
-        let (first, reason, _) = failures.first()?;
+        let (failed, skipped) = self.flow.failures();
+        let (first, reason) = failed.first()?;
         let id = &self.spec.steps[*first].id;
-        let skipped: usize = failures.iter().map(|(_, _, skipped)| skipped).sum();
-        let mut text = format!("task {id} {reason}{}", self.log_end(*first));
-        if failures.len() > 1 {
-            let names: Vec<&str> = failures
-                .iter()
-                .skip(1)
-                .take(3)
-                .map(|(task, ..)| self.spec.steps[*task].id.as_str())
-                .collect();
-            let more = failures.len() - 1 - names.len();
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            text.push_str(&format!("; {}{more} failed too", names.join(", ")));
+        let mut text = format!("task {id} {reason}");
+        if failed.len() > 1 {
+            let others: Vec<usize> = failed.iter().skip(1).map(|(task, _)| *task).collect();
+            text.push_str(&format!("; {} failed too", self.names(&others)));
         }
-        if skipped > 0 {
-            let s = if skipped == 1 { " depends" } else { "s depend" };
-            text.push_str(&format!("; {skipped} task{s} on them and did not run"));
+        if !skipped.is_empty() {
+            let them = if failed.len() == 1 { "it" } else { "these" };
+            let s = if skipped.len() == 1 { "s" } else { "" };
+            let names = self.names(&skipped);
+            text.push_str(&format!("; {names} depend{s} on {them} and did not run"));
         }
         Some(Failed::new(Exit::Failure, text))
     }

@@ -7,7 +7,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use springtide_actors::policy::provisioning::{AvailabilityProfile, NEVER, SECOND, Time, seconds};
+use springtide_actors::policy::provisioning::{
+    AvailabilityProfile, NEVER, SECOND, Time, from_seconds, seconds,
+};
 use springtide_actors::reservation::{ReservationId, ReservedSlot};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::pilot::{TaskEnd, TaskUsage};
@@ -276,6 +278,8 @@ pub struct Flow {
     reservations: BTreeMap<ReservationId, Vec<ReservedSlot>>,
     /// What all reservations have of each cluster.
     reserved: BTreeMap<ClusterId, AvailabilityProfile>,
+    /// The most processors at a time of the largest plan.
+    planned_processors: u32,
     is_planning: bool,
     plans: u32,
     is_over: bool,
@@ -311,6 +315,7 @@ impl Flow {
             unreserved: BTreeSet::new(),
             reservations: BTreeMap::new(),
             reserved: BTreeMap::new(),
+            planned_processors: 0,
             is_planning: false,
             plans: 0,
             is_over: false,
@@ -378,7 +383,7 @@ impl Flow {
                 self.run_unreserved(tasks, &reason, &mut out);
             }
             FlowEvent::ReservationLost { reservation, reason } => {
-                self.lose_reservation(reservation, reason, &mut out);
+                self.lose_reservation(reservation, reason, now, &mut out);
             }
             FlowEvent::PilotReady { pilot, node } => {
                 self.refusals = 0;
@@ -443,10 +448,11 @@ impl Flow {
             self.end_attempt(number, FailureKind::Interrupted, reason, TaskUsage::default(), out);
         }
         if ended.node.is_some() || ended.finishes {
+            self.plan_unserved();
             return;
         }
         if let Some(reservation) = reservation.filter(|id| impossible && self.is_past(*id, now)) {
-            return self.lose_reservation(reservation, reason.to_owned(), out);
+            return self.lose_reservation(reservation, reason.to_owned(), now, out);
         }
         if impossible {
             self.impossible.push((ended.wanted, reason.to_owned()));
@@ -493,9 +499,16 @@ impl Flow {
                 (FailureKind::TimeLimit, format!("exceeded its time limit of {limit:?}"))
             }
             TaskEnd::MemoryLimit { used } => {
-                let limit = self.table.limits(placed.task).memory_bytes.unwrap_or_default();
-                let (used, limit) = (used >> 20, limit >> 20);
-                (FailureKind::MemoryLimit, format!("used {used} MiB of memory, of {limit} MiB"))
+                let (seen, kind) = (used >> 20, FailureKind::MemoryLimit { used });
+                let limit = self.table.limits(placed.task).memory_bytes;
+                let reason = match limit.filter(|limit| used > *limit) {
+                    Some(limit) => format!("used {seen} MiB of memory, of {} MiB", limit >> 20),
+                    None => format!(
+                        "was ended by the kernel, because memory was short, and used at least \
+                         {seen} MiB"
+                    ),
+                };
+                (kind, reason)
             }
             TaskEnd::Cancelled => (FailureKind::Interrupted, "was cancelled".to_owned()),
             TaskEnd::Interrupted => {
@@ -773,9 +786,13 @@ impl Flow {
 
     fn finish_pilots(&mut self, now: Time, out: &mut Vec<FlowAction>) {
         let mut finish = self.pilots.idle(self.idle_time(), now);
-        if self.others_wait && !self.settings.reserves {
+        if self.others_wait {
+            let is_reserved = |pilot: &super::pilots::Pilot| {
+                pilot.wanted.reservation.is_some_and(|id| self.reservations.contains_key(&id))
+            };
             let had_turn = |pilot: &super::pilots::Pilot| {
-                pilot.node.is_some() && !pilot.finishes && now >= pilot.since.saturating_add(TURN)
+                let is_late = now >= pilot.since.saturating_add(TURN);
+                pilot.node.is_some() && !pilot.finishes && is_late && !is_reserved(pilot)
             };
             finish.extend(self.pilots.iter().filter(|(_, it)| had_turn(it)).map(|(id, _)| id));
         }
@@ -794,6 +811,11 @@ impl Flow {
     fn take_plan(&mut self, agreed: AgreedPlan) {
         self.is_planning = false;
         let AgreedPlan { reservation, places, parts } = agreed;
+        let mut all = AvailabilityProfile::default();
+        for booking in parts.iter().flat_map(|part| &part.bookings) {
+            all.give(booking.processors, booking.start, booking.end);
+        }
+        self.planned_processors = self.planned_processors.max(all.max_free(0, NEVER));
         self.table.set_order(places.iter().map(|(task, (_, start))| (*task, *start)));
         for (task, (cluster, _)) in places {
             self.places.insert(task, PlannedPlace { cluster, reservation });
@@ -817,17 +839,32 @@ impl Flow {
         bookings.all(|booking| booking.end <= now)
     }
 
-    /// Tasks of a lost reservation are planned again. Its pilots end after their tasks.
+    /// Tasks of a lost reservation are planned again, and its pilots end after their tasks. Pilots
+    /// of a reservation whose time is over keep their nodes as long as no other reservation needs
+    /// them, and serve the tasks that are late.
     fn lose_reservation(
         &mut self,
         reservation: ReservationId,
         reason: String,
+        now: Time,
         out: &mut Vec<FlowAction>,
     ) {
+        let is_past = self.is_past(reservation, now);
         if self.reservations.remove(&reservation).is_none() {
             return;
         }
         self.sum_reservations();
+        if is_past {
+            let theirs = self.table.unstarted().filter(|task| {
+                self.places.get(task).is_some_and(|place| place.reservation == reservation)
+            });
+            let served = self.served(theirs.collect());
+            self.places.retain(|_, place| place.reservation != reservation);
+            if !served.is_empty() {
+                self.run_unreserved(served, &format!("the time of {reservation} is over"), out);
+            }
+            return;
+        }
         self.places.retain(|_, place| place.reservation != reservation);
         let theirs =
             self.pilots.iter().filter(|(_, it)| it.wanted.reservation == Some(reservation));
@@ -835,6 +872,29 @@ impl Flow {
             theirs.filter(|(_, it)| !it.finishes).map(|(id, _)| id).collect();
         self.finish_all(theirs, out);
         out.push(FlowAction::Say(reason));
+    }
+
+    /// The tasks that pilots with nodes can run, now or later. None if a plan may bring more
+    /// processors than these pilots have.
+    fn served(&self, mut tasks: BTreeSet<usize>) -> BTreeSet<usize> {
+        tasks.retain(|&task| {
+            let wanted = WantedNode { cluster: None, ..self.wanted(task) };
+            self.pilots.serves(&wanted, |cluster| self.missing_bytes(task, cluster).is_some())
+        });
+        let needed = tasks.iter().map(|task| self.table.steps()[*task].processors);
+        let needed = needed.fold(0, u32::saturating_add).min(self.planned_processors);
+        if self.pilots.processors() < needed { BTreeSet::new() } else { tasks }
+    }
+
+    /// Lets tasks be planned again that wait for pilots which are lost.
+    fn plan_unserved(&mut self) {
+        if !self.settings.reserves || self.plans >= self.settings.plans_max {
+            return;
+        }
+        let waiting: BTreeSet<usize> =
+            self.table.unstarted().filter(|task| self.unreserved.contains(task)).collect();
+        let served = self.served(waiting.clone());
+        self.unreserved.retain(|task| !waiting.contains(task) || served.contains(task));
     }
 
     /// Runs tasks without a reservation.
@@ -856,7 +916,12 @@ impl Flow {
         } else {
             "they have no place".to_owned()
         };
-        for (task, text) in self.late_tasks(now) {
+        let mut late: BTreeMap<usize, String> = self.late_tasks(now).into_iter().collect();
+        if !late.is_empty() {
+            let served = self.served(late.keys().copied().collect());
+            late.retain(|task, _| !served.contains(task));
+        }
+        for (task, text) in late {
             tasks.insert(task);
             reason = text;
         }
@@ -921,19 +986,63 @@ impl Flow {
         line
     }
 
-    /// Tasks that failed for good, and the number of tasks that depend on each.
-    pub fn failures(&self) -> Vec<(usize, String, usize)> {
-        let mut skipped: BTreeMap<usize, usize> = BTreeMap::new();
-        let mut failed = Vec::new();
+    /// Tasks whose programs run, each with its cluster.
+    pub fn running(&self) -> impl Iterator<Item = (usize, Option<&ClusterId>)> {
+        let has_started = |attempt: &&Attempt| self.times[attempt.placed.task].start.is_some();
+        let attempts = self.attempts.values().filter(has_started);
+        attempts.map(|attempt| (attempt.placed.task, attempt.cluster.as_ref()))
+    }
+
+    /// The estimated time until the run is complete, from the runtimes of tasks, the ratio of
+    /// measured to stated runtimes, and the processors that the run has. None if the run has no
+    /// processors, or knows no runtime.
+    pub fn remaining(&self, now: Time) -> Option<Time> {
+        let processors = self.pilots.processors();
+        let (mut measured, mut stated, mut are_stated) = (0.0, 0.0, true);
+        for (task, step) in self.table.steps().iter().enumerate() {
+            if let (TaskState::Completed, TaskTimes { start: Some(start), end: Some(end), .. }) =
+                (self.table.state(task), &self.times[task])
+            {
+                measured += seconds(end.saturating_sub(*start));
+                stated += seconds(step.takes);
+            }
+            are_stated &= step.takes > 1;
+        }
+        if processors == 0 || stated == 0.0 && !are_stated {
+            return None;
+        }
+        let ratio = if stated > 0.0 { measured / stated } else { 1.0 };
+        let since: BTreeMap<usize, Time> =
+            self.attempts.values().map(|attempt| (attempt.placed.task, attempt.since)).collect();
+        let (mut work, mut chain) = (0.0, 0.0_f64);
+        for (task, step) in self.table.steps().iter().enumerate() {
+            let is_open = matches!(
+                self.table.state(task),
+                TaskState::Waiting | TaskState::Ready | TaskState::Active
+            );
+            if is_open {
+                let takes = seconds(step.takes) * ratio;
+                let ran = since.get(&task).map_or(0.0, |since| seconds(now.saturating_sub(*since)));
+                let ran = ran.min(takes);
+                work += (takes - ran) * f64::from(step.processors);
+                chain = chain.max(seconds(self.table.chain(task)) * ratio - ran);
+            }
+        }
+        Some(from_seconds(chain.max(work / f64::from(processors))))
+    }
+
+    /// Tasks that failed for good with their reasons, and the tasks that did not run since they
+    /// depend on these.
+    pub fn failures(&self) -> (Vec<(usize, String)>, Vec<usize>) {
+        let (mut failed, mut skipped) = (Vec::new(), Vec::new());
         for task in 0..self.table.steps().len() {
             match self.table.state(task) {
                 TaskState::Failed { reason } => failed.push((task, reason.clone())),
-                TaskState::Skipped { failed } => *skipped.entry(*failed).or_default() += 1,
+                TaskState::Skipped { .. } => skipped.push(task),
                 _ => {}
             }
         }
-        let count = |task: usize| skipped.get(&task).copied().unwrap_or_default();
-        failed.into_iter().map(|(task, reason)| (task, reason, count(task))).collect()
+        (failed, skipped)
     }
 }
 
@@ -1040,43 +1149,94 @@ mod tests {
         let number = runs(&flow.handle(ready, 2))[0].0;
         let out = flow.handle(ended(number, TaskEnd::Completed), 3);
         assert!(matches!(out.last(), Some(FlowAction::Over { .. })), "{out:?}");
-        assert_eq!(flow.failures(), [(0, "cannot run: no node has 4 processors".to_owned(), 1)]);
+        let reason = "cannot run: no node has 4 processors".to_owned();
+        assert_eq!(flow.failures(), (vec![(0, reason)], vec![2]));
+    }
+
+    /// A plan of tasks on one processor of a cluster until a second.
+    fn agreed(id: u64, tasks: &[usize], end: u64) -> FlowEvent {
+        let places = tasks.iter().map(|task| (*task, ("x".into(), 0))).collect();
+        let booking = Booking { processors: 1, start: 0, end: end * SECOND };
+        let parts = vec![ReservedSlot { cluster: "x".into(), bookings: vec![booking] }];
+        FlowEvent::Agreed(AgreedPlan { reservation: ReservationId(id), places, parts })
+    }
+
+    fn planned(out: &[FlowAction]) -> Option<BTreeSet<usize>> {
+        let plan = |action: &FlowAction| match action {
+            FlowAction::Plan { tasks, .. } => Some(tasks.clone()),
+            _ => None,
+        };
+        out.iter().find_map(plan)
+    }
+
+    /// Two tasks on one reserved processor until second 6, of which one runs, and its pilot.
+    fn reserved_pair() -> (Flow, PilotId) {
+        let mut flow = flow(vec![step(0, 1, vec![]), step(1, 1, vec![])], true);
+        assert_eq!(planned(&flow.handle(FlowEvent::Tick, 0)), Some([0, 1].into()));
+        let (pilot, reservation) = pilots(&flow.handle(agreed(1, &[0, 1], 6), 0))[0];
+        assert_eq!(reservation, Some(ReservationId(1)));
+        let ready = FlowEvent::PilotReady { pilot, node: node("n", 1) };
+        assert_eq!(runs(&flow.handle(ready, 0)), [(1, 0)]);
+        (flow, pilot)
     }
 
     #[test]
-    fn late_tasks_are_planned_in_addition_and_at_last_run_unreserved() {
-        let mut flow = flow(vec![step(0, 1, vec![]), step(1, 1, vec![])], true);
-        let out = flow.handle(FlowEvent::Tick, 0);
-        assert!(
-            matches!(&out[..], [FlowAction::Plan { tasks, .. }] if tasks.len() == 2),
-            "{out:?}"
+    fn the_remaining_time_follows_measured_runtimes() {
+        let steps = vec![step(0, 1, vec![]), step(1, 1, vec![0]), step(2, 1, vec![0])];
+        let mut flow = flow(steps, false);
+        let pilot = pilots(&flow.handle(FlowEvent::Tick, 0))[0].0;
+        assert_eq!(flow.remaining(0), None, "no processors");
+        flow.handle(FlowEvent::PilotReady { pilot, node: node("n", 1) }, 0);
+        assert_eq!(flow.remaining(0), Some(3 * SECOND), "three tasks of a second");
+        flow.handle(FlowEvent::Started { number: 1 }, 0);
+        assert_eq!(flow.remaining(SECOND / 2), Some(5 * SECOND / 2));
+        assert_eq!(flow.running().map(|(task, _)| task).collect::<Vec<_>>(), [0]);
+        flow.handle(ended(1, TaskEnd::Completed), 4 * SECOND);
+        assert_eq!(flow.remaining(4 * SECOND), Some(8 * SECOND), "tasks take four times as long");
+    }
+
+    #[test]
+    fn late_tasks_without_nodes_are_planned_in_addition_and_at_last_run_unreserved() {
+        let (mut flow, pilot) = reserved_pair();
+        // The first task takes longer than its share, and the other one waits for its node.
+        assert_eq!(planned(&flow.handle(FlowEvent::Tick, 5 * SECOND)), None);
+        let (reason, impossible) = ("its node was lost".to_owned(), false);
+        let lost = FlowEvent::PilotEnded { pilot, reason, impossible };
+        assert_eq!(
+            planned(&flow.handle(lost, 5 * SECOND)),
+            Some([1].into()),
+            "the lost task has a second left"
         );
-        let agreed = |id: u64, tasks: &[usize], end: u64| {
-            let places = tasks.iter().map(|task| (*task, ("x".into(), 0))).collect();
-            let booking = Booking { processors: 1, start: 0, end: end * SECOND };
-            let parts = vec![ReservedSlot { cluster: "x".into(), bookings: vec![booking] }];
-            FlowEvent::Agreed(AgreedPlan { reservation: ReservationId(id), places, parts })
-        };
-        let out = flow.handle(agreed(1, &[0, 1], 6), 0);
-        let pilot = pilots(&out)[0];
-        assert_eq!(pilot.1, Some(ReservationId(1)));
-        flow.handle(FlowEvent::PilotReady { pilot: pilot.0, node: node("n", 1) }, 0);
-        // The first task takes longer than its share, so that the other one does not fit.
-        let planned = |out: &[FlowAction]| {
-            let plan = |action: &FlowAction| match action {
-                FlowAction::Plan { tasks, .. } => Some(tasks.clone()),
-                _ => None,
-            };
-            out.iter().find_map(plan)
-        };
-        let out = flow.handle(FlowEvent::Tick, 5 * SECOND);
-        assert_eq!(planned(&out), Some([1].into()), "{out:?}");
         flow.handle(agreed(2, &[1], 8), 5 * SECOND);
         let out = flow.handle(FlowEvent::Tick, 20 * SECOND);
         assert_eq!(planned(&out), None, "only two plans");
         assert!(
             out.iter().any(|it| matches!(it, FlowAction::Say(text) if text.contains("without")))
         );
+    }
+
+    #[test]
+    fn late_tasks_run_on_the_nodes_of_a_reservation_whose_time_is_over() {
+        let (mut flow, pilot) = reserved_pair();
+        let (reservation, reason) = (ReservationId(1), "it has ended".to_owned());
+        let out = flow.handle(FlowEvent::ReservationLost { reservation, reason }, 7 * SECOND);
+        let finishes = FlowAction::FinishPilot { pilot };
+        assert!(!out.contains(&finishes) && planned(&out).is_none(), "{out:?}");
+        let out = flow.handle(ended(1, TaskEnd::Completed), 9 * SECOND);
+        assert_eq!(runs(&out), [(2, 1)]);
+        // Another reservation needs the node.
+        let (reason, impossible) = ("the job was cancelled".to_owned(), false);
+        let lost = FlowEvent::PilotEnded { pilot, reason, impossible };
+        assert_eq!(planned(&flow.handle(lost, 10 * SECOND)), Some([1].into()));
+    }
+
+    #[test]
+    fn a_reservation_that_is_lost_early_is_replaced() {
+        let (mut flow, pilot) = reserved_pair();
+        let (reservation, reason) = (ReservationId(1), "it was released".to_owned());
+        let out = flow.handle(FlowEvent::ReservationLost { reservation, reason }, 2 * SECOND);
+        assert!(out.contains(&FlowAction::FinishPilot { pilot }), "{out:?}");
+        assert_eq!(planned(&out), Some([1].into()));
     }
 
     proptest! {

@@ -136,6 +136,9 @@ pub enum JournalEntry {
         at_s: f64,
         /// The reason, if tasks are left.
         error: Option<String>,
+        /// Whether a user ended it, by a signal or `workflow cancel`.
+        #[serde(default)]
+        interrupted: bool,
     },
 }
 
@@ -282,7 +285,7 @@ mod tests {
     use super::*;
 
     fn ended(at_s: f64) -> JournalEntry {
-        JournalEntry::Ended { at_s, error: None }
+        JournalEntry::Ended { at_s, error: None, interrupted: false }
     }
 
     #[test]

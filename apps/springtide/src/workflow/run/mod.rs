@@ -475,9 +475,10 @@ async fn run_attached(
         } => {}
     }
     drive.end_display();
+    let log = drive.failure_log();
     let ran = ran.map_err(|failed| {
-        let hint = "the same command continues the run";
-        let message = format!("{}; {hint}", failed.message);
+        let log = log.filter(|_| failed.exit == Exit::Failure).unwrap_or_default();
+        let message = format!("{}; the same command continues the run{log}", failed.message);
         Failed { message, ..failed }
     });
     let ended = CompletedRun {
@@ -498,8 +499,10 @@ async fn run_attached(
         write_copy(&path, text.as_bytes())?;
     }
     let error = ran.as_ref().err().map(|failed| failed.message.clone());
+    let exit = ran.as_ref().err().map(|failed| failed.exit);
+    let interrupted = matches!(exit, Some(Exit::Interrupted | Exit::Terminated));
     drop(drive);
-    directory.journal.add(&JournalEntry::Ended { at_s: seconds(now()), error })?;
+    directory.journal.add(&JournalEntry::Ended { at_s: seconds(now()), error, interrupted })?;
     Ok(ran.and(printed))
 }
 

@@ -221,6 +221,24 @@ impl PilotTable {
         candidates.min().map(|(_, id)| id)
     }
 
+    /// Processors of ready pilots that get tasks.
+    pub fn processors(&self) -> u32 {
+        let gets_tasks = self.pilots.values().filter(|pilot| !pilot.finishes);
+        gets_tasks.filter_map(|pilot| Some(pilot.node.as_ref()?.processors)).sum()
+    }
+
+    /// Whether a ready pilot that gets tasks can run one with these requirements, now or later.
+    /// `is_possible` says that of a cluster.
+    pub fn serves(&self, wanted: &WantedNode, is_possible: impl Fn(&ClusterId) -> bool) -> bool {
+        self.pilots.values().any(|pilot| {
+            pilot.node.as_ref().is_some_and(|node| {
+                node.processors >= wanted.processors && is_possible(&node.cluster)
+            }) && !pilot.finishes
+                && pilot.wanted.gpus >= wanted.gpus
+                && pilot.has_memory(wanted.memory_bytes)
+        })
+    }
+
     /// Pilots that are not ready yet.
     pub fn submitted(&self) -> usize {
         self.pilots.values().filter(|pilot| pilot.node.is_none()).count()

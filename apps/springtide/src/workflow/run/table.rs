@@ -71,8 +71,11 @@ pub enum FailureKind {
     Task,
     /// It exceeded its time limit.
     TimeLimit,
-    /// It exceeded its memory limit.
-    MemoryLimit,
+    /// It exceeded its memory limit, or the kernel ended it because memory was short.
+    MemoryLimit {
+        /// The most bytes that it was seen to use.
+        used: u64,
+    },
     /// The grid interrupted it, which counts as no failure of the task.
     Interrupted,
 }
@@ -105,6 +108,8 @@ struct TaskEntry {
     /// Parents that are not completed.
     missing: usize,
     children: Vec<usize>,
+    /// The time of the longest chain of tasks that begins with this one.
+    chain: Time,
     /// Tasks of a higher priority start first.
     priority: Reverse<Time>,
     limits: TaskLimits,
@@ -134,6 +139,7 @@ impl TaskTable {
                 state: TaskState::Waiting,
                 missing: step.parents.len(),
                 children: Vec::new(),
+                chain: 0,
                 priority: Reverse(0),
                 limits: step.limits,
                 attempts: 0,
@@ -146,9 +152,9 @@ impl TaskTable {
         }
         // The longest chain first.
         for &task in order.iter().rev() {
-            let after = tasks[task].children.iter().map(|&child| tasks[child].priority.0).max();
+            let after = tasks[task].children.iter().map(|&child| tasks[child].chain).max();
             let chain = after.unwrap_or(0).saturating_add(steps[task].takes);
-            tasks[task].priority = Reverse(chain);
+            (tasks[task].chain, tasks[task].priority) = (chain, Reverse(chain));
         }
         let counts = TaskCounts::default();
         let mut table =
@@ -167,6 +173,11 @@ impl TaskTable {
     /// The state of a task.
     pub fn state(&self, task: usize) -> &TaskState {
         &self.tasks[task].state
+    }
+
+    /// The time of the longest chain of tasks that begins with a task.
+    pub fn chain(&self, task: usize) -> Time {
+        self.tasks[task].chain
     }
 
     /// The number of attempts of a task.
@@ -275,8 +286,10 @@ impl TaskTable {
         let limits = &mut entry.limits;
         match kind {
             FailureKind::TimeLimit => limits.time = limits.time.map(|time| time.saturating_mul(2)),
-            FailureKind::MemoryLimit => {
-                limits.memory_bytes = limits.memory_bytes.map(|bytes| bytes.saturating_mul(2));
+            FailureKind::MemoryLimit { used } => {
+                // Without a limit, the next node has twice what this one could give.
+                let had = limits.memory_bytes.unwrap_or(used);
+                limits.memory_bytes = Some(had.saturating_mul(2)).filter(|bytes| *bytes > 0);
             }
             FailureKind::Task | FailureKind::Interrupted => {}
         }
@@ -392,12 +405,22 @@ mod tests {
             assert!(table.fail(0, FailureKind::Interrupted, "its node left"));
         }
         table.begin(0);
-        assert!(table.fail(0, FailureKind::MemoryLimit, "too large"));
+        assert!(table.fail(0, FailureKind::MemoryLimit { used: 1 }, "too large"));
         assert_eq!(table.limits(0).memory_bytes, Some(2000));
         table.begin(0);
         assert!(!table.fail(0, FailureKind::TimeLimit, "too long"));
         assert_eq!(table.limits(0).time, Some(Duration::from_secs(20)));
         assert_eq!(table.counts().skipped, 3);
+    }
+
+    #[test]
+    fn a_task_without_a_limit_gets_twice_the_memory_that_it_was_killed_with() {
+        let rules = FailureRules { retries: 1, fail_fast: false };
+        let step = Step { limits: TaskLimits::default(), ..step("a", 1, &[]) };
+        let mut table = TaskTable::new(vec![step], &[0], rules);
+        table.begin(0);
+        assert!(table.fail(0, FailureKind::MemoryLimit { used: 100 }, "was ended by the kernel"));
+        assert_eq!(table.limits(0).memory_bytes, Some(200));
     }
 
     proptest! {

@@ -9,7 +9,7 @@ use springtide_cli::exit::Failed;
 use springtide_runtime::work::OutputStream;
 use springtide_workflow::Overrides;
 
-use super::super::control::run_state;
+use super::super::control::{RunEnd, run_state};
 use super::super::directory::{
     RunManifest, TaskName, find_log, log_path, read_entries, read_manifest, runner,
 };
@@ -209,7 +209,7 @@ impl RunHistory {
         reader
             .close(&mut history, if has_process { AttemptEnd::Running } else { AttemptEnd::Lost });
         history.state = run_state(has_process, reader.ended.as_ref());
-        history.error = reader.ended.flatten();
+        history.error = reader.ended.and_then(|end| end.error);
         history.set_outcomes();
         history
     }
@@ -332,7 +332,7 @@ struct EntryReader {
     /// The attempt of each task that has not ended.
     open: BTreeMap<usize, usize>,
     /// The end of the last process, with its error.
-    ended: Option<Option<String>>,
+    ended: Option<RunEnd>,
 }
 
 impl EntryReader {
@@ -414,7 +414,9 @@ impl EntryReader {
             JournalEntry::Fetched { file, path, .. } => {
                 history.fetched.push((file.clone(), path.clone()));
             }
-            JournalEntry::Ended { error, .. } => self.ended = Some(error.clone()),
+            JournalEntry::Ended { error, interrupted, .. } => {
+                self.ended = Some(RunEnd { error: error.clone(), interrupted: *interrupted });
+            }
         }
     }
 

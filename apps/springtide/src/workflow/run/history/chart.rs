@@ -471,7 +471,8 @@ pub fn load(history: &RunHistory, gantt: &Gantt) -> Markup {
         let counts = means(intervals, span, BINS);
         let most = counts.iter().copied().fold(1.0, f64::max);
         let scale = HEIGHT / most;
-        let all = ticks(most);
+        // Tasks are whole, and there is at least one.
+        let all = if most < 2.0 { vec![0.0, 1.0] } else { ticks(most) };
         let step = all.len().div_ceil(4);
         for tick in all.into_iter().step_by(step).skip(1) {
             let y = base - tick * scale;

@@ -117,7 +117,11 @@ fn entries() -> Vec<JournalEntry> {
         completed(119.0, bold, 3, "del-2", (2.0, 1.0)),
         started(119.25, "last", 1, "ams-1"),
         completed(120.25, "last", 1, "ams-1", (1.0, 1.0)),
-        JournalEntry::Ended { at_s: 121.0, error: Some("task broken exited".to_owned()) },
+        JournalEntry::Ended {
+            at_s: 121.0,
+            error: Some("task broken exited".to_owned()),
+            interrupted: false,
+        },
     ]
 }
 

@@ -1,0 +1,69 @@
+//! What the kernel does when memory is short.
+
+use std::fs;
+
+/// The exit code of a shell whose command was ended by SIGKILL.
+const KILLED_CODE: i32 = 137;
+/// The number of SIGKILL.
+const KILL_SIGNAL: i32 = 9;
+
+/// The number of processes of this host that the kernel has ended because memory was short, in a
+/// control group or in the host. None if the kernel does not count them.
+#[must_use]
+pub fn out_of_memory_kills() -> Option<u64> {
+    kills_in(&fs::read_to_string("/proc/vmstat").ok()?)
+}
+
+fn kills_in(vmstat: &str) -> Option<u64> {
+    vmstat.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+}
+
+/// A watch over the kernel's kills during the life of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemoryWatch {
+    before: Option<u64>,
+}
+
+impl OutOfMemoryWatch {
+    /// Begins before the start of a process.
+    #[must_use]
+    pub fn begin() -> Self {
+        Self { before: out_of_memory_kills() }
+    }
+
+    /// Whether the kernel has ended the process, or a child of a shell that this process is,
+    /// because memory was short: by how the process ended, and by kills during its life. Another
+    /// process of the host may have been the one that was killed.
+    #[must_use]
+    pub fn is_cause(&self, code: Option<i32>, signal: Option<i32>) -> bool {
+        let was_killed = signal == Some(KILL_SIGNAL) || code == Some(KILLED_CODE);
+        was_killed && self.before < out_of_memory_kills()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kills_are_read_from_the_kernels_counters() {
+        let text = "pgfault 12\noom_kill 7\noom_kill_other 9\n";
+        assert_eq!(kills_in(text), Some(7));
+        assert_eq!(kills_in("pgfault 12\n"), None);
+    }
+
+    #[test]
+    fn only_a_kill_during_the_life_of_a_killed_process_is_the_cause() {
+        let Some(now) = out_of_memory_kills() else {
+            println!("skipped: the kernel does not count kills for memory");
+            return;
+        };
+        let earlier = OutOfMemoryWatch { before: now.checked_sub(1) };
+        assert!(earlier.is_cause(None, Some(9)));
+        assert!(earlier.is_cause(Some(137), None));
+        assert!(!earlier.is_cause(Some(1), None));
+        assert!(!earlier.is_cause(None, Some(15)));
+        let later = OutOfMemoryWatch { before: Some(u64::MAX) };
+        assert!(!later.is_cause(None, Some(9)));
+    }
+}
