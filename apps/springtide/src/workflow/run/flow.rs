@@ -839,9 +839,9 @@ impl Flow {
         bookings.all(|booking| booking.end <= now)
     }
 
-    /// Tasks of a lost reservation are planned again, and its pilots end after their tasks. Pilots
-    /// of a reservation whose time is over keep their nodes as long as no other reservation needs
-    /// them, and serve the tasks that are late.
+    /// Tasks of a lost reservation are planned again, and its pilots end after their tasks. If
+    /// only the time of the reservation is over, its pilots serve the tasks that are late. They keep
+    /// their nodes as long as no other reservation needs them.
     fn lose_reservation(
         &mut self,
         reservation: ReservationId,
@@ -993,8 +993,8 @@ impl Flow {
         attempts.map(|attempt| (attempt.placed.task, attempt.cluster.as_ref()))
     }
 
-    /// The estimated time until the run is complete, from the runtimes of tasks, the ratio of
-    /// measured to stated runtimes, and the processors that the run has. None if the run has no
+    /// The estimated time until the run is complete. It follows from the runtimes of tasks, the ratio
+    /// of measured to stated runtimes, and the run's processors. `None` if the run has no
     /// processors, or knows no runtime.
     pub fn remaining(&self, now: Time) -> Option<Time> {
         let processors = self.pilots.processors();
