@@ -27,7 +27,7 @@ use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::tls::Ca;
 use springtide_runtime::net::{Contact, LinkError};
-use springtide_runtime::remote::{Remote, RemoteRequest};
+use springtide_runtime::remote::{Remote, RemoteError, RemoteRequest};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep_until, timeout};
 
@@ -51,6 +51,10 @@ const QUEUE_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);
 const CANCEL_GRACE: Duration = Duration::from_secs(3);
 /// Time to wait for the reason of a lost link: the scheduler knows more than the link.
 const LINK_GRACE: Duration = Duration::from_secs(5);
+/// Time to wait for a second head of the grid.
+const TAKEOVER_GRACE: Duration = Duration::from_secs(60);
+/// Delay before a submission is repeated at a second head.
+const RESUBMIT_DELAY: Duration = Duration::from_secs(1);
 /// Interval between updates of the progress line.
 const TICK: Duration = Duration::from_millis(100);
 /// Interval between questions for the reason why a job waits.
@@ -223,6 +227,8 @@ struct Session {
     submit: Submit,
     links: Arc<LinkChanges>,
     news: mpsc::Receiver<ReceivedNews>,
+    /// Whether a second head may take over.
+    has_second_head: bool,
 }
 
 fn submission(
@@ -282,7 +288,14 @@ async fn own_grid(
     });
     let began = Instant::now();
     let submit = submission(order, params, start, head.contact());
-    let session = Session { endpoint: endpoint.clone(), head: HEAD.into(), submit, links, news };
+    let session = Session {
+        endpoint: endpoint.clone(),
+        head: HEAD.into(),
+        submit,
+        links,
+        news,
+        has_second_head: false,
+    };
     let ended = match started(&head, dir.path(), watch).await {
         Ok(()) => drive(order.job, session, watch).await,
         Err(failed) => Err(failed),
@@ -343,7 +356,8 @@ async fn attached(
         failed = watch.stopped() => return Err(failed),
         attached = attach_within(file, &config.value, order.args.wait) => attached?,
     };
-    let Attachment { endpoint, links, news, head, crowded_hosts: crowded, .. } = attachment;
+    let Attachment { endpoint, links, news, head, crowded_hosts: crowded, has_second_head, .. } =
+        attachment;
     watch.warn_crowded(&crowded);
     endpoint.recorder.record(Event::RunStarted {
         run: run.to_owned(),
@@ -353,7 +367,8 @@ async fn attached(
     });
     let began = Instant::now();
     let submit = submission(order, params, None, endpoint.net.contact());
-    let session = Session { endpoint: endpoint.clone(), head, submit, links, news };
+    let session =
+        Session { endpoint: endpoint.clone(), head, submit, links, news, has_second_head };
     let ended = drive(order.job, session, watch).await;
     record_end(&endpoint, &ended, began.elapsed());
     watch.records(&endpoint.recorder.drain());
@@ -368,9 +383,12 @@ async fn drive(
     session: Session,
     watch: &mut RunWatcher<'_>,
 ) -> Result<(RunEnd, Exit), Failed> {
-    let Session { endpoint, head, submit, links, mut news } = session;
+    let Session { endpoint, head, submit, links, mut news, has_second_head } = session;
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
-    let mut answer = Box::pin(scheduler.send(submit).deadline(QUEUE_TIMEOUT));
+    let request = || Box::pin(scheduler.send(submit.clone()).deadline(QUEUE_TIMEOUT));
+    let mut answer = request();
+    let mut resubmit_at: Option<Instant> = None;
+    let grace = if has_second_head { TAKEOVER_GRACE } else { LINK_GRACE };
     let mut granted: Option<JobGrant> = None;
     let mut lost: Option<(Instant, LinkError)> = None;
     let mut ticks = interval(TICK);
@@ -382,10 +400,18 @@ async fn drive(
         let lost_at = lost.as_ref().map(|(at, _)| *at);
         let abort = async {
             match lost_at {
-                Some(at) => sleep_until(at + LINK_GRACE).await,
+                Some(at) => sleep_until(at + grace).await,
                 None => std::future::pending().await,
             }
         };
+        let resubmission_due = resubmit_at;
+        let resubmission = async {
+            match resubmission_due {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        let awaits_head = granted.is_none() || (has_second_head && lost.is_some());
         tokio::select! {
             biased;
             failed = watch.stopped() => {
@@ -399,15 +425,32 @@ async fn drive(
                 JobUpdate::Note(note) => watch.note(*note),
                 JobUpdate::Ended(ended) => return Ok(conclude(name, *ended)),
             },
-            reply = &mut answer, if granted.is_none() => {
+            () = resubmission => {
+                resubmit_at = None;
+                answer = request();
+            }
+            reply = &mut answer, if granted.is_none() && resubmit_at.is_none() => {
+                if let Err(error) = &reply
+                    && has_second_head
+                    && is_of_lost_head(error)
+                {
+                    // The second head does not know of a job that waits for nodes.
+                    lost.get_or_insert_with(|| (Instant::now(), LinkError {
+                        text: error.to_string(),
+                        refused: None,
+                    }));
+                    resubmit_at = Some(Instant::now() + RESUBMIT_DELAY);
+                    continue;
+                }
                 let reply = reply??;
+                lost = None;
                 if watch.verbose {
                     let (job, count) = (reply.job, reply.view.members.len());
                     watch.talk.say(&format!("{job} has {count} nodes"));
                 }
                 granted = Some(reply);
             }
-            _ = asks.tick(), if granted.is_none() && wait_request.is_none() => {
+            _ = asks.tick(), if awaits_head && wait_request.is_none() => {
                 let ask = GetWait { client: me.clone() };
                 wait_request = Some(scheduler.send(ask).deadline(HEAD_TIMEOUT).start());
             }
@@ -418,6 +461,9 @@ async fn drive(
                 }
             }, if wait_request.is_some() => {
                 wait_request = None;
+                if has_second_head && answer.is_ok() {
+                    lost = None;
+                }
                 // A head that does not know the request leaves the line unchanged.
                 if let (None, Ok(Some(what))) = (&granted, answer) {
                     watch.talk.wait_for(&format!("waiting for {what}"));
@@ -428,7 +474,8 @@ async fn drive(
                     // The head decides about a job whose coordinator's node is lost.
                     if let LinkChange::Down(why) = link && node == head {
                         let text = format!("the link to {node} is down: {why}");
-                        lost = Some((Instant::now(), LinkError { text, ..why }));
+                        let at = lost.as_ref().map_or_else(Instant::now, |(at, _)| *at);
+                        lost = Some((at, LinkError { text, ..why }));
                     }
                 }
             }
@@ -440,6 +487,14 @@ async fn drive(
             _ = ticks.tick() => watch.talk.tick(),
         }
     }
+}
+
+/// Whether a message may not have reached the head, or its answer not this process.
+pub fn is_of_lost_head(error: &RemoteError) -> bool {
+    matches!(
+        error,
+        RemoteError::Gone { .. } | RemoteError::Timeout { .. } | RemoteError::NoActor { .. }
+    )
 }
 
 /// Cancels a job within a short time, and still handles its last notes.
