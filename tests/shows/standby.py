@@ -315,7 +315,7 @@ def main():
     parser.add_argument("bin", type=Path)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--size", type=int, default=15, choices=QUEENS)
+    parser.add_argument("--size", type=int, default=14, choices=QUEENS)
     parser.add_argument("--keep", type=Path, help="directory for the files, which remain there")
     parser.add_argument("--fault", choices=("kill", "stop", "alone", "apart"))
     args = parser.parse_args()

@@ -15,7 +15,9 @@ use springtide_actors::head::{HEAD, Head};
 use springtide_actors::job::{JobParams, SCHEDULER};
 use springtide_actors::links::{LinkChange, LinkChanges};
 use springtide_actors::policy::Mode;
-use springtide_actors::scheduler::{CancelJob, GetWait, JobGrant, Scheduler, Submit};
+use springtide_actors::scheduler::{
+    CancelJob, GetJob, GetWait, JobGrant, Scheduler, Submit, SubmitError,
+};
 use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed, of_refusal};
 use springtide_cli::outdir::{OutDir, manifest};
@@ -27,7 +29,7 @@ use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::tls::Ca;
 use springtide_runtime::net::{Contact, LinkError};
-use springtide_runtime::remote::{Remote, RemoteError, RemoteRequest};
+use springtide_runtime::remote::{Refusal, Remote, RemoteError, RemoteRequest};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep_until, timeout};
 
@@ -387,7 +389,9 @@ async fn drive(
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
     let request = || Box::pin(scheduler.send(submit.clone()).deadline(QUEUE_TIMEOUT));
     let mut answer = request();
-    let mut resubmit_at: Option<Instant> = None;
+    let (mut resubmit_at, mut lost_at_first) = (None::<Instant>, None::<Instant>);
+    // Whether the head that answers knows the job.
+    let mut confirmation: Option<RemoteRequest<GetJob>> = None;
     let grace = if has_second_head { TAKEOVER_GRACE } else { LINK_GRACE };
     let mut granted: Option<JobGrant> = None;
     let mut lost: Option<(Instant, LinkError)> = None;
@@ -434,11 +438,15 @@ async fn drive(
                     && has_second_head
                     && is_of_lost_head(error)
                 {
-                    // The second head does not know of a job that waits for nodes.
-                    lost.get_or_insert_with(|| (Instant::now(), LinkError {
-                        text: error.to_string(),
-                        refused: None,
-                    }));
+                    let text = error.to_string();
+                    lost.get_or_insert_with(|| (Instant::now(), LinkError { text, refused: None }));
+                    lost_at_first.get_or_insert_with(Instant::now);
+                    resubmit_at = Some(Instant::now() + RESUBMIT_DELAY);
+                    continue;
+                }
+                // The nodes register at the second head a little later.
+                let is_early = lost_at_first.is_some_and(|at| at.elapsed() < TAKEOVER_GRACE);
+                if is_early && matches!(reply, Ok(Err(SubmitError::NotPlaced { .. }))) {
                     resubmit_at = Some(Instant::now() + RESUBMIT_DELAY);
                     continue;
                 }
@@ -461,12 +469,38 @@ async fn drive(
                 }
             }, if wait_request.is_some() => {
                 wait_request = None;
-                if has_second_head && answer.is_ok() {
-                    lost = None;
+                if has_second_head && answer.is_ok() && lost.take().is_some() {
+                    let ask = |granted: &JobGrant| GetJob { job: granted.job };
+                    let ask = granted.as_ref().map(ask);
+                    confirmation =
+                        ask.map(|ask| scheduler.send(ask).deadline(HEAD_TIMEOUT).start());
                 }
                 // A head that does not know the request leaves the line unchanged.
                 if let (None, Ok(Some(what))) = (&granted, answer) {
                     watch.talk.wait_for(&format!("waiting for {what}"));
+                }
+            }
+            Some(known) = async {
+                match &mut confirmation {
+                    Some(confirmation) => Some(confirmation.await),
+                    None => None,
+                }
+            }, if confirmation.is_some() => {
+                confirmation = None;
+                match known {
+                    Ok(Some(_)) => {}
+                    Err(error) if error.refusal() != Some(Refusal::NoJob) => {
+                        // The link is lost again, or the question.
+                        let text = error.to_string();
+                        lost = Some((Instant::now(), LinkError { text, refused: None }));
+                    }
+                    // The second head does not know jobs whose clients wait.
+                    Ok(None) | Err(_) => {
+                        watch.talk.say("another head has taken over: the job is submitted again");
+                        granted = None;
+                        lost_at_first = Some(Instant::now());
+                        answer = request();
+                    }
                 }
             }
             changes = links.next() => {
@@ -475,6 +509,7 @@ async fn drive(
                     if let LinkChange::Down(why) = link && node == head {
                         let text = format!("the link to {node} is down: {why}");
                         let at = lost.as_ref().map_or_else(Instant::now, |(at, _)| *at);
+                        lost_at_first.get_or_insert(at);
                         lost = Some((at, LinkError { text, ..why }));
                     }
                 }
