@@ -265,6 +265,7 @@ def run(grid, number, fault, size):
     line = [str(word) for word in line]
     client = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     time.sleep(random.uniform(0.5, 2.5))
+    is_under_load = client.poll() is None
     other, process = 1 - before, grid.processes[HEADS[before]]
     began = time.monotonic()
     if fault == "kill":
@@ -289,7 +290,6 @@ def run(grid, number, fault, size):
     if fault == "alone":
         time.sleep(3)
     grid.relay.cut = set()
-    is_under_load = client.poll() is None
     out, err = client.communicate(timeout=300)
     result = grid.call("job", "result", job, "--wait", "--timeout", "3m", "--json", timeout=300)
     answers = [solutions(out), solutions(result.stdout)]

@@ -29,7 +29,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// A part of a file that a head asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunk {
-    /// The file.
+    /// Path of the file.
     pub path: String,
     /// Offset of the part.
     pub offset: u64,

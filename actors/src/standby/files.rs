@@ -49,7 +49,7 @@ impl ChangeLog {
         Arc::new(Self { dir: dir.to_owned(), me, member, pending, committing })
     }
 
-    /// The head's directory.
+    /// The directory of the head.
     pub fn dir(&self) -> &Path {
         &self.dir
     }

@@ -46,7 +46,7 @@ fn is_part(path: &str, of: &[&str]) -> bool {
 /// The mirrored files in a directory.
 fn find(dir: &Path) -> io::Result<BTreeMap<String, KnownFile>> {
     let files = replica::list(dir)?;
-    let file = |entry: replica::FileEntry| {
+    let file = |entry: replica::ListedFile| {
         let changed = fs::metadata(dir.join(&entry.path)).and_then(|about| about.modified()).ok();
         (entry.path, KnownFile { length: entry.length, changed, is_sent: false })
     };

@@ -42,7 +42,7 @@ use self::copy::{Chunk, ChunkContents, CopiedRange, Copier, CopyError};
 pub use self::files::{ChangeLog, ReplicatedFiles};
 pub use self::log::MemberLog;
 pub use self::mirror::Mirror;
-use self::replica::{FileEntry, Replica};
+use self::replica::{ListedFile, Replica};
 
 /// Bytes of records in the log above which a snapshot replaces them.
 const COMPACT_BYTES: usize = 8 << 20;
@@ -71,7 +71,7 @@ pub struct ListFiles {
 pub struct ReadChunks {
     /// Name of the asking head.
     pub from: NodeId,
-    /// The parts.
+    /// The parts, in their order.
     pub chunks: Vec<Chunk>,
 }
 
@@ -80,8 +80,8 @@ pub struct ReadChunks {
 pub struct FileList {
     /// Index of the last applied record.
     pub applied: u64,
-    /// The files.
-    pub files: Vec<FileEntry>,
+    /// The files with their lengths.
+    pub files: Vec<ListedFile>,
 }
 
 /// Parts of a head's files.
@@ -129,7 +129,7 @@ pub type AppendReply = Box<dyn FnOnce(Result<u64, AppendError>) + Send>;
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct AppendRecords {
-    /// The records.
+    /// The records in their order.
     pub values: Vec<Vec<u8>>,
     /// Receives the answer. A member that stops drops it.
     pub reply: AppendReply,

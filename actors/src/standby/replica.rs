@@ -93,8 +93,8 @@ impl ChangeRecord {
 
 /// A replicated file and its length.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct FileEntry {
-    /// The file.
+pub struct ListedFile {
+    /// Path of the file.
     pub path: String,
     /// Its length in bytes.
     pub length: u64,
@@ -136,8 +136,8 @@ fn is_transient(name: &str) -> bool {
 ///
 /// # Errors
 /// The system's.
-pub fn list(dir: &Path) -> io::Result<Vec<FileEntry>> {
-    fn visit(dir: &Path, path: &str, found: &mut Vec<FileEntry>) -> io::Result<()> {
+pub fn list(dir: &Path) -> io::Result<Vec<ListedFile>> {
+    fn visit(dir: &Path, path: &str, found: &mut Vec<ListedFile>) -> io::Result<()> {
         let full = dir.join(path);
         // Another process may remove files meanwhile.
         let about = match fs::symlink_metadata(&full) {
@@ -145,7 +145,7 @@ pub fn list(dir: &Path) -> io::Result<Vec<FileEntry>> {
             about => about?,
         };
         if about.is_file() && !is_transient(path) {
-            found.push(FileEntry { path: path.to_owned(), length: about.len() });
+            found.push(ListedFile { path: path.to_owned(), length: about.len() });
         } else if about.is_dir() {
             let entries = match fs::read_dir(&full) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -192,7 +192,7 @@ impl Replica {
         Self { dir: dir.to_owned(), me, applied: base, repeated_until: last, unsynced }
     }
 
-    /// The head's directory.
+    /// The directory of the head.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -384,7 +384,7 @@ mod tests {
     }
 
     fn files(dir: &Path) -> Vec<(String, String)> {
-        let text = |FileEntry { path, .. }| {
+        let text = |ListedFile { path, .. }| {
             let text = fs::read_to_string(dir.join(&path)).unwrap();
             (path, text)
         };

@@ -1,5 +1,5 @@
-//! Members of a head on the network in memory, with virtual time: deaths, cuts, and the files of both
-//! heads.
+//! Members of a head on the network in memory, with virtual time: deaths and cuts, and the files of
+//! both heads.
 
 use springtide_runtime::id::{Incarnation, JobId, Peer};
 use springtide_runtime::net::MemoryNet;
@@ -51,7 +51,7 @@ impl TestMembers {
     /// The files of a head.
     fn files(&self, name: &str) -> Vec<(String, Vec<u8>)> {
         let dir = self.files_of(name).unwrap();
-        let read = |file: FileEntry| {
+        let read = |file: ListedFile| {
             let bytes = std::fs::read(dir.join(&file.path)).unwrap();
             (file.path, bytes)
         };

@@ -336,7 +336,7 @@ pub struct GridStatus {
 pub struct HeadMember {
     /// Name of the member.
     pub node: NodeId,
-    /// What it does.
+    /// What the member does.
     pub role: HeadRole,
     /// Whether it answers the head that acts.
     pub answers: bool,

@@ -17,7 +17,7 @@ const SOLUTIONS: u64 = 14_200;
 const PROBE_START: [u8; 6] = [0xc0, 0x1a, 0x2a, 0x3a, 0x4a, 8];
 
 /// Two heads and a witness with two nodes, each with files of its own.
-struct Pair {
+struct HeadPair {
     heads: [Option<RunningCommand>; 2],
     witness: Option<RunningCommand>,
     /// Addresses for nodes and clients.
@@ -44,7 +44,7 @@ fn copy_all(from: &Path, to: &Path) {
     }
 }
 
-impl Pair {
+impl HeadPair {
     fn start() -> Self {
         let temp = tempfile::tempdir().unwrap();
         let [first, second, member, other, site] = free_addresses();
@@ -207,7 +207,7 @@ fn solutions(json: &str) -> Option<u64> {
 
 #[test]
 fn a_killed_head_is_replaced_and_jobs_and_clients_continue() {
-    let mut pair = Pair::start();
+    let mut pair = HeadPair::start();
     let first = pair.acting().unwrap();
     let other = 1 - first;
     let ended = pair.submit();
@@ -247,7 +247,7 @@ fn a_killed_head_is_replaced_and_jobs_and_clients_continue() {
 
 #[test]
 fn a_stopped_head_does_not_act_when_it_continues() {
-    let pair = Pair::start();
+    let pair = HeadPair::start();
     let first = pair.acting().unwrap();
     let other = 1 - first;
     let job = pair.submit();
