@@ -29,7 +29,7 @@ use springtide_actors::standby::{
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::outdir::write_file;
 use springtide_cli::talk::Talk;
-use springtide_runtime::config::{ClusterSection, GridConfig, SitePlace, StandbySection};
+use springtide_runtime::config::{ClusterSection, GridConfig, Level, SitePlace, StandbySection};
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::{AuthorityReader, Ca, NodeIdentity, Role, calendar};
 use springtide_runtime::net::{Address, Contact, Net, NetConfig};
@@ -47,7 +47,6 @@ use super::node::restart;
 use super::notify::Notifier;
 use super::signals::{Signals, word};
 use super::site_files;
-use crate::options::GlobalArgs;
 
 /// Names of the heads among the members.
 const HEADS: [&str; 2] = ["head-1", "head-2"];
@@ -151,6 +150,17 @@ struct RunningMember {
     place: usize,
     /// Locked while the process runs.
     lock: Lease,
+}
+
+/// How a head's process was started.
+#[derive(Clone, Copy, Debug)]
+pub struct StandbyOptions {
+    /// Whether its files are a copy of those that the other head has written for it.
+    pub is_second: bool,
+    /// Whether it says nothing.
+    pub is_quiet: bool,
+    /// The log level of nodes; the config's if absent.
+    pub log_level: Option<Level>,
 }
 
 /// The parts of a member's endpoint.
@@ -262,8 +272,7 @@ async fn start_member(
     file: &Path,
     config: &GridConfig,
     dir: &Path,
-    is_second: bool,
-    global: &GlobalArgs,
+    options: StandbyOptions,
 ) -> Result<RunningMember, Failed> {
     let Some(standby) = &config.standby else {
         return Err(Failed::usage(format!(
@@ -284,7 +293,7 @@ async fn start_member(
     })?;
     let log = MemberLog::open(Arc::new(Disk), &own.join("records"))?;
     let (validity, authority) = (config.tls.validity.get(), ca_dir(config, dir));
-    let (identity, place) = if is_second {
+    let (identity, place) = if options.is_second {
         let (copied, place) = copied_identity(file, config)?;
         // A later certificate, if this head has the authority by now.
         let issued = Ca::load(&authority).ok().and_then(|ca| {
@@ -304,7 +313,7 @@ async fn start_member(
                 authority: &kept,
                 program: &program,
                 files: None,
-                log_level: global.log_level,
+                log_level: options.log_level,
             };
             for cluster in config.cluster.iter().filter(|one| one.site == SitePlace::Own) {
                 site_files::write(&plan, cluster, address)?;
@@ -381,16 +390,15 @@ pub async fn wait_for_role(
     file: &Path,
     config: &GridConfig,
     dir: &Path,
-    is_second: bool,
-    global: &GlobalArgs,
+    options: StandbyOptions,
 ) -> Result<Option<ActingRole>, Failed> {
     let mut signals = Signals::take()?;
-    let mut member = start_member(file, config, dir, is_second, global).await?;
+    let mut member = start_member(file, config, dir, options).await?;
     // A head that acted in this directory does not act now.
     let _ = std::fs::remove_file(HeadFile::path(dir));
-    let talk = Talk::new(global.quiet);
+    let talk = Talk::new(options.is_quiet);
     talk.say(&format!("{} waits until it may act; Ctrl-C ends it", member.me));
-    if !is_second {
+    if !options.is_second {
         talk.say(&format!(
             "the other head: copy {} to its machine, and run there: up --standby grid.toml",
             files_dir(dir).display()

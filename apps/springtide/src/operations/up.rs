@@ -30,7 +30,7 @@ use crate::operations::notify::Notifier;
 use crate::operations::signals::{Signals, word};
 use crate::operations::site_files;
 use crate::operations::slots;
-use crate::operations::standby;
+use crate::operations::standby::{self, StandbyOptions};
 use crate::options::GlobalArgs;
 use crate::shape::GridShape;
 use springtide_dashboard::PreparedDashboard;
@@ -55,7 +55,9 @@ pub async fn up(
     let config = checked(file).await?;
     let role = if is_second || config.value.standby.is_some() {
         let dir = grid_files::dir_of(file, &config.value);
-        let role = standby::wait_for_role(file, &config.value, &dir, is_second, global).await?;
+        let (is_quiet, log_level) = (global.quiet, global.log_level);
+        let options = StandbyOptions { is_second, is_quiet, log_level };
+        let role = standby::wait_for_role(file, &config.value, &dir, options).await?;
         // A signal has ended the wait.
         let Some(role) = role else { return Ok(()) };
         Some(role)
