@@ -401,12 +401,20 @@ impl Store {
     /// # Errors
     /// [`StoreError`] with the file.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        Self::open_with(dir, Arc::new(Disk))
+    }
+
+    /// As [`Store::open`], with the records in these files.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_with(dir: &Path, files: Arc<dyn Files>) -> Result<Self, StoreError> {
         let former = dir.join("scheduler.log");
         if former.exists() {
             return Err(StoreError::Former { path: former });
         }
         let lease = Lease::take(&lease_path(dir))?;
-        let store = Self::open_on(Arc::new(Disk), dir, Some(lease))?;
+        let store = Self::open_on(files, dir, Some(lease))?;
         let history = Some(HistoryFile::new(dir.join("scheduler.history")));
         let audit_log = Some(Arc::new(AuditLog::of(dir, calendar())));
         Ok(Self { history, audit_log, ..store })

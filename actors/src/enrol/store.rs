@@ -19,6 +19,7 @@ use springtide_runtime::records::{
 };
 
 use super::state::{EnrolmentChange, EnrolmentState};
+use crate::standby::Mirror;
 
 /// Schema of a group of changes.
 const SCHEMA: RecordSchema = RecordSchema { name: "join", version: 1 };
@@ -54,12 +55,19 @@ pub enum EnrolmentStoreError {
 #[derive(Clone, Debug)]
 pub struct EnrolmentStore {
     dir: PathBuf,
+    /// Replicates each change to a second head.
+    mirror: Option<Arc<Mirror>>,
 }
 
 impl EnrolmentStore {
     /// The store in this directory of a grid.
     pub fn of(dir: &Path) -> Self {
-        Self { dir: dir.to_owned() }
+        Self { dir: dir.to_owned(), mirror: None }
+    }
+
+    /// With a mirror, which replicates each change of this process before the change returns.
+    pub fn with_mirror(self, mirror: Option<Arc<Mirror>>) -> Self {
+        Self { mirror, ..self }
     }
 
     fn records(&self) -> PathBuf {
@@ -113,7 +121,12 @@ impl EnrolmentStore {
     ) -> Result<T, EnrolmentStoreError> {
         self.check_form()?;
         let _lock = self.lock(true)?;
-        Ok(change_on(Arc::new(Disk), &self.records(), change)?)
+        let changed = change_on(Arc::new(Disk), &self.records(), change)?;
+        if let Some(mirror) = &self.mirror {
+            let io = |source| EnrolmentStoreError::Io { path: self.records(), source };
+            mirror.flush().map_err(io)?;
+        }
+        Ok(changed)
     }
 }
 

@@ -32,6 +32,7 @@ use crate::audit::AuditLog;
 use crate::lease::LeaseError;
 use crate::links::{LinkChange, LinkChanges};
 use crate::policy::malleability::PlacementPlan;
+use crate::standby::MemberWatch;
 use crate::store::{Store, StoreError};
 use springtide_protocol::job::{JobEndNotice, JobEndReport, JobError, JobReport};
 use springtide_protocol::names::{CLIENT, PROBER};
@@ -111,7 +112,14 @@ pub struct Scheduler {
     expected: Vec<ClusterId>,
     /// Links between clusters, for brokers.
     expected_links: Vec<GridLink>,
+    /// Members of a head with a second one.
+    members: Option<MemberWatch>,
 }
+
+/// To the scheduler of this process: its head has a second one, whose state is shown with its own.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct ShowMembers(pub MemberWatch);
 
 impl Scheduler {
     /// Creates a scheduler on the node of `net`.
@@ -143,6 +151,7 @@ impl Scheduler {
             assigning: Arc::new(Semaphore::new(ASSIGNMENTS_MAX)),
             assignments: BTreeMap::new(),
             places: BTreeMap::new(),
+            members: None,
             retries: BTreeMap::new(),
             clients: Detector::new(CLIENT_PATIENCE, Instant::now()),
             timer: None,
@@ -759,7 +768,9 @@ impl Handler<GetStatus> for Scheduler {
     type Result = MessageResult<GetStatus>;
 
     fn handle(&mut self, _: GetStatus, _: &mut Self::Context) -> Self::Result {
-        let mut status = GridStatus { superseded: self.superseded, ..self.core.status() };
+        let members = self.members.as_ref().map(MemberWatch::members).unwrap_or_default();
+        let superseded = self.superseded;
+        let mut status = GridStatus { superseded, members, ..self.core.status() };
         let now = Instant::now();
         for node in status.sites.values_mut().flat_map(|site| &mut site.nodes) {
             if matches!(node.state, NodeState::Starting | NodeState::Broken)
@@ -778,6 +789,14 @@ impl Handler<GetWait> for Scheduler {
 
     fn handle(&mut self, GetWait { client }: GetWait, _: &mut Self::Context) -> Self::Result {
         self.core.wait_of(&client)
+    }
+}
+
+impl Handler<ShowMembers> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, ShowMembers(members): ShowMembers, _: &mut Self::Context) {
+        self.members = Some(members);
     }
 }
 

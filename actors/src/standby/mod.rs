@@ -1,30 +1,51 @@
 //! A member of a grid's head as an actor: it executes the protocol of
 //! [`standby`](springtide_scheduler::standby) over links, with its state on disk.
 //!
-//! The actor stops if its disk fails, because a member may not answer before its state is durable.
-//! Independent of the records' meaning.
+//! Records are changes of the files in a head's directory. Both heads apply them, and the stores of
+//! the acting head write through [`ReplicatedFiles`]. A head that lacks records which a snapshot
+//! replaces copies the files first.
+//!
+//! The actor has an arbiter of its own, since the stores wait for it. It stops if its disk fails,
+//! because a member may not answer before its state is durable. Independent of the files' contents.
 
+mod copy;
+mod files;
 mod log;
+mod mirror;
+mod replica;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
 use serde::{Deserialize, Serialize};
 use springtide_protocol::admit::{self, HasRule, Rule};
+use springtide_protocol::scheduler::{HeadMember, HeadRole};
 use springtide_runtime::id::NodeId;
 use springtide_runtime::net::tls::Role;
 use springtide_runtime::records::RecordError;
 use springtide_runtime::remote::{Hub, Refusal, Remote, Sender};
 use springtide_runtime::remote_message;
 use springtide_scheduler::standby::{
-    MayNotAct, Member, MemberAction, MemberEvent, MemberMessage, Members, StandbyTiming,
+    DurableChange, LogPosition, MayNotAct, Member, MemberAction, MemberEvent, MemberMessage, Term,
 };
-use tokio::sync::{oneshot, watch};
+pub use springtide_scheduler::standby::{MemberPart, Members, StandbyTiming};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
+use self::copy::{Chunk, ChunkContents, CopiedRange, Copier, CopyError};
+pub use self::files::{ChangeLog, ReplicatedFiles};
 pub use self::log::MemberLog;
+pub use self::mirror::Mirror;
+use self::replica::{ListedFile, Replica};
+
+/// Bytes of records in the log above which a snapshot replaces them.
+const COMPACT_BYTES: usize = 8 << 20;
 
 /// Name under which a process publishes its member.
 pub const STANDBY: &str = "standby";
@@ -38,9 +59,60 @@ pub struct StandbyMessage {
     pub message: MemberMessage,
 }
 
+/// To a head, by the other one: asks for the list of its files.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ListFiles {
+    /// Name of the asking head.
+    pub from: NodeId,
+}
+
+/// To a head, by the other one: asks for parts of its files.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ReadChunks {
+    /// Name of the asking head.
+    pub from: NodeId,
+    /// The parts, in their order.
+    pub chunks: Vec<Chunk>,
+}
+
+/// The files of a head.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FileList {
+    /// Index of the last applied record.
+    pub applied: u64,
+    /// The files with their lengths.
+    pub files: Vec<ListedFile>,
+}
+
+/// Parts of a head's files.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FileChunks {
+    /// Index of the last applied record.
+    pub applied: u64,
+    /// The first of the requested parts, in their order.
+    pub chunks: Vec<ChunkContents>,
+}
+
 remote_message! {
     "standby-message" => StandbyMessage;
+    "standby-list" => ListFiles -> Result<FileList, String>;
+    "standby-read" => ReadChunks -> Result<FileChunks, String>;
 }
+
+/// Only a head gets files, which include the authority's key.
+macro_rules! rule_of_heads {
+    ($($message:ty),*) => {
+        $(impl HasRule for $message {
+            const RULE: Rule = Rule { roles: &[Role::Head], places: None, confirmed: false };
+
+            fn claim(&self, from: &Sender<'_>) -> Result<(), Refusal> {
+                from.holds(|peer| peer.node == self.from)
+            }
+        })*
+    };
+}
+
+rule_of_heads!(ListFiles, ReadChunks);
 
 impl HasRule for StandbyMessage {
     const RULE: Rule = Rule { roles: &[Role::Head, Role::Site], places: None, confirmed: false };
@@ -50,10 +122,18 @@ impl HasRule for StandbyMessage {
     }
 }
 
-/// To a member of this process: appends a record. The answer comes when it is committed.
+/// Receives the index of the last appended record when it is committed.
+pub type AppendReply = Box<dyn FnOnce(Result<u64, AppendError>) + Send>;
+
+/// To a member of this process: appends records in their order.
 #[derive(Message)]
-#[rtype(result = "Result<u64, AppendError>")]
-pub struct AppendRecord(pub Vec<u8>);
+#[rtype(result = "()")]
+pub struct AppendRecords {
+    /// The records in their order.
+    pub values: Vec<Vec<u8>>,
+    /// Receives the answer. A member that stops drops it.
+    pub reply: AppendReply,
+}
 
 /// The reason why an append was not confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,12 +154,57 @@ pub struct MemberStatus {
     pub acts_until: Option<Instant>,
     /// Index of the last record that is known to be committed.
     pub committed: u64,
+    /// Position of the last record.
+    pub last: LogPosition,
+    /// The member's part, and the term that it knows.
+    pub part: MemberPart,
+    /// The term that it knows.
+    pub term: Term,
+    /// Of a leader: the index that each other member is known to have, and whether it answers.
+    pub others: BTreeMap<NodeId, (u64, bool)>,
+    /// Why the member has stopped, if it has.
+    pub failed: Option<String>,
 }
 
 impl MemberStatus {
     /// Whether the head may act now. To be asked before each act.
     pub fn may_act(&self) -> bool {
         self.acts_until.is_some_and(|until| Instant::now() < until)
+    }
+}
+
+/// What a head shows of all members.
+#[derive(Clone, Debug)]
+pub struct MemberWatch {
+    /// Name of this head's member.
+    pub me: NodeId,
+    /// Name of the witness.
+    pub witness: NodeId,
+    /// The state of this head's member.
+    pub status: watch::Receiver<MemberStatus>,
+}
+
+impl MemberWatch {
+    /// The members, as this head knows them; itself first.
+    pub fn members(&self) -> Vec<HeadMember> {
+        let status = self.status.borrow();
+        let acts = status.may_act();
+        let me = HeadMember {
+            node: self.me.clone(),
+            role: if acts { HeadRole::Acts } else { HeadRole::Waits },
+            answers: true,
+            records: Some(status.last.index),
+        };
+        let other = |(node, (matched, answers)): (&NodeId, &(u64, bool))| {
+            let is_witness = *node == self.witness;
+            HeadMember {
+                node: node.clone(),
+                role: if is_witness { HeadRole::Witness } else { HeadRole::Waits },
+                answers: *answers,
+                records: (!is_witness).then_some(*matched),
+            }
+        };
+        std::iter::once(me).chain(status.others.iter().map(other)).collect()
     }
 }
 
@@ -94,20 +219,39 @@ pub struct StandbyMember {
     timer: Option<SpawnHandle>,
     status: watch::Sender<MemberStatus>,
     /// Submitters of records that are not committed yet, by index.
-    waiting: BTreeMap<u64, oneshot::Sender<Result<u64, AppendError>>>,
+    waiting: BTreeMap<u64, AppendReply>,
+    /// Of a head: its files.
+    replica: Option<Replica>,
+    copier: Copier,
+    /// Bytes of the records after the snapshot.
+    log_bytes: usize,
+}
+
+/// Why a member stops.
+#[derive(Debug, thiserror::Error)]
+enum MemberFault {
+    #[error(transparent)]
+    Records(#[from] RecordError),
+    #[error("the files of this head: {0}")]
+    Files(#[from] io::Error),
 }
 
 impl StandbyMember {
-    /// Starts the member of this process, with the state in its log, and publishes it. The
-    /// receiver shows whether it may act.
+    /// Starts the member of this process, with the state in its log, and publishes it. `dir` is the
+    /// directory of a head; the witness has none. The receiver shows whether it may act.
     pub fn publish(
         hub: &Arc<Hub>,
         members: Members,
         timing: StandbyTiming,
         log: MemberLog,
+        dir: Option<PathBuf>,
     ) -> (Addr<Self>, watch::Receiver<MemberStatus>) {
         let me = hub.net().me().node.clone();
         let state = log.state().clone();
+        let (base, last) = (state.base.index, state.last().index);
+        let replica = dir.map(|dir| Replica::new(&dir, me.clone(), base, last));
+        let log_bytes = state.entries.iter().filter_map(|entry| entry.value.as_ref());
+        let log_bytes = log_bytes.map(Vec::len).sum();
         let member = Member::start(me.clone(), members, timing, state, Duration::ZERO);
         let (status, shown) = watch::channel(MemberStatus::default());
         let actor = Self {
@@ -119,9 +263,15 @@ impl StandbyMember {
             timer: None,
             status,
             waiting: BTreeMap::new(),
+            replica,
+            copier: Copier::default(),
+            log_bytes,
         };
         let actor = actor.start();
-        hub.publish(STANDBY, actor.clone()).accepts_from::<StandbyMessage>(admit::by_rule);
+        hub.publish(STANDBY, actor.clone())
+            .accepts_from::<StandbyMessage>(admit::by_rule)
+            .accepts_from::<ListFiles>(admit::by_rule)
+            .accepts_from::<ReadChunks>(admit::by_rule);
         (actor, shown)
     }
 
@@ -137,15 +287,19 @@ impl StandbyMember {
 
     /// Executes actions, and shows the state that they result in.
     fn finish(&mut self, ctx: &mut Context<Self>, out: Vec<MemberAction>) {
-        if let Err(error) = self.execute(out) {
-            tracing::error!("{} leaves the members of the head: {error}", self.me);
-            self.status.send_replace(MemberStatus::default());
-            self.hub.unpublish(STANDBY);
-            return ctx.stop();
+        if let Err(fault) = self.execute(out).and_then(|()| self.compact()) {
+            return self.fail(ctx, &fault);
         }
         let acts_until = self.member.acts_until().map(|until| self.start + until);
-        let committed = self.member.committed();
-        self.status.send_replace(MemberStatus { acts_until, committed });
+        self.status.send_replace(MemberStatus {
+            acts_until,
+            committed: self.member.committed(),
+            last: self.member.state().last(),
+            part: self.member.part(),
+            term: self.member.state().term,
+            others: self.member.followers(self.clock()),
+            failed: None,
+        });
         if let Some(timer) = self.timer.take() {
             ctx.cancel_future(timer);
         }
@@ -157,14 +311,34 @@ impl StandbyMember {
         });
     }
 
+    /// Leaves the members of the head.
+    fn fail(&mut self, ctx: &mut Context<Self>, fault: &MemberFault) {
+        tracing::error!("{} leaves the members of the head: {fault}", self.me);
+        let failed = Some(fault.to_string());
+        self.status.send_replace(MemberStatus { failed, ..MemberStatus::default() });
+        self.hub.unpublish(STANDBY);
+        self.waiting.clear();
+        ctx.stop();
+    }
+
     /// Executes actions in their order.
     ///
     /// # Errors
-    /// A change is not durable; then nothing after it is executed.
-    fn execute(&mut self, out: Vec<MemberAction>) -> Result<(), RecordError> {
+    /// A change is not durable, or a record cannot be applied; then nothing after it is executed.
+    fn execute(&mut self, out: Vec<MemberAction>) -> Result<(), MemberFault> {
         for action in out {
             match action {
-                MemberAction::Save(change) => self.log.save(change)?,
+                MemberAction::Save(change) => {
+                    match &change {
+                        DurableChange::Entries { entries, .. } => {
+                            let values = entries.iter().filter_map(|entry| entry.value.as_ref());
+                            self.log_bytes += values.map(Vec::len).sum::<usize>();
+                        }
+                        DurableChange::Snapshot { .. } => self.log_bytes = 0,
+                        DurableChange::Vote { .. } => {}
+                    }
+                    self.log.save(change)?;
+                }
                 MemberAction::Send { to, message } => {
                     let remote: Remote<Self> = self.hub.remote(&to, STANDBY);
                     let sent = remote.do_send(StandbyMessage { from: self.me.clone(), message });
@@ -174,21 +348,84 @@ impl StandbyMember {
                     }
                 }
                 MemberAction::Committed(index) => {
+                    self.apply(index)?;
                     let later = self.waiting.split_off(&(index + 1));
-                    for (index, waiting) in std::mem::replace(&mut self.waiting, later) {
-                        // The submitter may have gone.
-                        let _ = waiting.send(Ok(index));
+                    for (index, reply) in std::mem::replace(&mut self.waiting, later) {
+                        reply(Ok(index));
                     }
                 }
                 // What was appended may be replaced by another head's records.
                 MemberAction::Lead(_) | MemberAction::Follow => {
-                    for (_, waiting) in std::mem::take(&mut self.waiting) {
-                        let _ = waiting.send(Err(AppendError::OutcomeUnknown));
+                    for (_, reply) in std::mem::take(&mut self.waiting) {
+                        reply(Err(AppendError::OutcomeUnknown));
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Applies the records up to a committed one to the files.
+    fn apply(&mut self, committed: u64) -> io::Result<()> {
+        let Some(replica) = &mut self.replica else { return Ok(()) };
+        let state = self.member.state();
+        // A snapshot that was installed stands for files that are copied.
+        for index in replica.applied().max(state.base.index) + 1..=committed {
+            let Some(entry) = state.entry(index) else { break };
+            replica.apply(index, entry.value.as_deref())?;
+        }
+        Ok(())
+    }
+
+    /// Replaces applied records by a snapshot once they are many. The files stand for it.
+    fn compact(&mut self) -> Result<(), MemberFault> {
+        let Some(replica) = self.replica.as_mut().filter(|_| self.log_bytes > COMPACT_BYTES) else {
+            return Ok(());
+        };
+        replica.sync()?;
+        let (applied, mut out) = (replica.applied(), Vec::new());
+        self.member.compact(applied, Vec::new(), &mut out);
+        self.execute(out)?;
+        // Records that cannot be replaced yet are counted again.
+        self.log_bytes = 0;
+        Ok(())
+    }
+
+    /// Whether a snapshot of this position can be installed: the files are a copy that has at least
+    /// its effect. Otherwise a copy begins.
+    fn is_copied(
+        &mut self,
+        ctx: &mut Context<Self>,
+        from: &NodeId,
+        position: LogPosition,
+    ) -> Result<bool, MemberFault> {
+        let Some(replica) = &mut self.replica else { return Ok(true) };
+        if position.index <= self.member.state().base.index {
+            return Ok(true);
+        }
+        if let Some(CopiedRange { from, until }) = self.copier.take_copy(position.index) {
+            replica.sync()?;
+            replica.copied(from, until);
+            return Ok(true);
+        }
+        if self.copier.begin() {
+            tracing::info!("copies the files of {from}");
+            let source = self.hub.remote(from, STANDBY);
+            let copied = copy::copy(source, self.me.clone(), replica.dir().to_owned());
+            let ended = |result: Result<CopiedRange, CopyError>,
+                         act: &mut Self,
+                         ctx: &mut Context<Self>| {
+                if let Err(error) = act.copier.end(result) {
+                    match error {
+                        CopyError::Files(error) => act.fail(ctx, &error.into()),
+                        // The next snapshot begins again.
+                        error => tracing::warn!("the copy of the files failed: {error}"),
+                    }
+                }
+            };
+            ctx.spawn(copied.into_actor(self).map(ended));
+        }
+        Ok(false)
     }
 }
 
@@ -196,7 +433,10 @@ impl Actor for StandbyMember {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        self.finish(ctx, Vec::new());
+        let mut out = Vec::new();
+        // The others' links may still be to the former process.
+        self.member.greet(&mut out);
+        self.finish(ctx, out);
     }
 }
 
@@ -205,186 +445,64 @@ impl Handler<StandbyMessage> for StandbyMember {
 
     fn handle(&mut self, message: StandbyMessage, ctx: &mut Self::Context) {
         let StandbyMessage { from, message } = message;
+        if let MemberMessage::Install { position, .. } = &message {
+            match self.is_copied(ctx, &from, *position) {
+                Ok(true) => {}
+                // The leader repeats it.
+                Ok(false) => return,
+                Err(fault) => return self.fail(ctx, &fault),
+            }
+        }
         self.feed(ctx, MemberEvent::Received { from, message });
     }
 }
 
-impl Handler<AppendRecord> for StandbyMember {
-    type Result = ResponseFuture<Result<u64, AppendError>>;
+impl Handler<AppendRecords> for StandbyMember {
+    type Result = ();
 
-    fn handle(
-        &mut self,
-        AppendRecord(value): AppendRecord,
-        ctx: &mut Self::Context,
-    ) -> Self::Result {
+    fn handle(&mut self, message: AppendRecords, ctx: &mut Self::Context) {
+        let AppendRecords { values, reply } = message;
         let (now, mut out) = (self.clock(), Vec::new());
-        let appended = self.member.append(value, now, &mut out);
-        let (sender, committed) = oneshot::channel();
-        if let Ok(index) = appended {
-            self.waiting.insert(index, sender);
+        match self.member.append(values, now, &mut out) {
+            Ok(index) => drop(self.waiting.insert(index, reply)),
+            Err(error) => reply(Err(error.into())),
         }
         self.finish(ctx, out);
-        Box::pin(async move {
-            appended?;
-            // A member whose disk fails drops the sender.
-            committed.await.unwrap_or(Err(AppendError::OutcomeUnknown))
-        })
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use springtide_runtime::id::{Incarnation, Peer};
-    use springtide_runtime::net::MemoryNet;
-    use springtide_runtime::records::Disk;
-    use springtide_scheduler::standby::DurableState;
-
-    use super::*;
-    use crate::endpoint::Endpoint;
-
-    const NAMES: [&str; 3] = ["head-a", "head-b", "witness"];
-
-    struct Process {
-        endpoint: Endpoint,
-        member: Addr<StandbyMember>,
-        status: watch::Receiver<MemberStatus>,
+impl StandbyMember {
+    /// The files of this head, for the other one.
+    fn files_for(&self, head: &NodeId) -> Result<&Replica, String> {
+        let is_head = self.member.members().heads.contains(head) && *head != self.me;
+        let replica = self.replica.as_ref().filter(|_| is_head);
+        replica.ok_or_else(|| format!("{} gives its files to the other head only", self.me))
     }
 
-    /// Three processes in clusters of their names, with directories that outlive them.
-    struct TestMembers {
-        network: MemoryNet,
-        dir: tempfile::TempDir,
-        processes: BTreeMap<&'static str, Process>,
-        incarnation: u64,
+    /// Index of the last record with an effect on the files. The founder of the log has files that
+    /// the first snapshot stands for.
+    fn applied(&self, replica: &Replica) -> u64 {
+        replica.applied().max(self.member.state().base.index)
     }
+}
 
-    impl TestMembers {
-        fn start(seed: u64) -> Self {
-            let dir = tempfile::tempdir().unwrap();
-            let network = MemoryNet::new(seed);
-            let mut all = Self { network, dir, processes: BTreeMap::new(), incarnation: 0 };
-            NAMES.into_iter().for_each(|name| all.launch(name));
-            all
-        }
+impl Handler<ListFiles> for StandbyMember {
+    type Result = Result<FileList, String>;
 
-        fn launch(&mut self, name: &'static str) {
-            self.incarnation += 1;
-            let incarnation = Incarnation(self.incarnation);
-            let peer = Peer { node: name.into(), incarnation, cluster: name.into() };
-            let endpoint = Endpoint::over(self.network.join(peer).unwrap());
-            for other in self.processes.values() {
-                endpoint.net.learn(other.endpoint.net.contact());
-                other.endpoint.net.learn(endpoint.net.contact());
-            }
-            let [first, second, witness] = NAMES.map(NodeId::from);
-            let members = Members { heads: [first, second], witness };
-            let log = MemberLog::open(Arc::new(Disk), &self.dir.path().join(name)).unwrap();
-            let timing = StandbyTiming::default();
-            let (member, status) = StandbyMember::publish(&endpoint.hub, members, timing, log);
-            endpoint.start();
-            self.processes.insert(name, Process { endpoint, member, status });
-        }
-
-        fn kill(&mut self, name: &str) {
-            self.network.kill(&name.into());
-            self.processes.remove(name);
-        }
-
-        fn cut(&self, a: &str, b: &str, cut: bool) {
-            self.network.partition(&a.into(), &b.into(), cut);
-        }
-
-        fn acting(&self) -> Vec<&'static str> {
-            let acts = |process: &Process| process.status.borrow().may_act();
-            self.processes.iter().filter(|(_, it)| acts(it)).map(|(name, _)| *name).collect()
-        }
-
-        /// Waits until this condition holds of the acting heads, of which there is never a second.
-        async fn until(&self, seconds: u64, holds: impl Fn(&[&'static str]) -> bool) {
-            let deadline = Instant::now() + Duration::from_secs(seconds);
-            loop {
-                let acting = self.acting();
-                assert!(acting.len() < 2, "{acting:?}");
-                if holds(&acting) {
-                    return;
-                }
-                assert!(Instant::now() < deadline, "{acting:?} after {seconds} s");
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        }
-
-        /// Appends a record at the acting head.
-        async fn append(&self, text: &str) -> Result<u64, AppendError> {
-            let acting = self.acting();
-            let member = self.processes[acting[0]].member.clone();
-            member.send(AppendRecord(text.as_bytes().to_vec())).await.unwrap()
-        }
-
-        /// The values on the disk of a member.
-        fn values(&self, name: &str) -> Vec<String> {
-            let log = MemberLog::open(Arc::new(Disk), &self.dir.path().join(name)).unwrap();
-            let DurableState { entries, .. } = log.state();
-            let values = entries.iter().filter_map(|entry| entry.value.clone());
-            values.map(|value| String::from_utf8(value).unwrap()).collect()
-        }
+    fn handle(&mut self, message: ListFiles, _: &mut Self::Context) -> Self::Result {
+        let replica = self.files_for(&message.from)?;
+        let files = replica::list(replica.dir()).map_err(|error| error.to_string())?;
+        Ok(FileList { applied: self.applied(replica), files })
     }
+}
 
-    fn other(name: &str) -> &'static str {
-        if name == NAMES[0] { NAMES[1] } else { NAMES[0] }
-    }
+impl Handler<ReadChunks> for StandbyMember {
+    type Result = Result<FileChunks, String>;
 
-    #[actix::test]
-    async fn the_other_head_takes_over_with_all_answered_records() {
-        tokio::time::pause();
-        for seed in 0..8 {
-            let mut all = TestMembers::start(seed);
-            all.until(10, |acting| acting.len() == 1).await;
-            let first = all.acting()[0];
-            let mut answered = Vec::new();
-            for number in 0..30 {
-                let text = format!("record {number}");
-                all.append(&text).await.unwrap();
-                answered.push(text);
-            }
-            all.kill(first);
-            all.until(10, |acting| acting == [other(first)]).await;
-            all.append("after").await.unwrap();
-            answered.push("after".to_owned());
-            assert_eq!(all.values(other(first)), answered, "seed {seed}");
-            // The first head returns, and gets what it missed.
-            all.launch(first);
-            let is_whole = |acting: &[&str]| {
-                assert_eq!(acting, [other(first)], "seed {seed}");
-                all.values(first) == answered
-            };
-            all.until(30, is_whole).await;
-            all.kill(other(first));
-            all.until(10, |acting| acting == [first]).await;
-        }
-    }
-
-    #[actix::test]
-    async fn two_heads_that_are_cut_apart_never_act_both() {
-        tokio::time::pause();
-        for seed in 0..20 {
-            let all = TestMembers::start(seed);
-            all.until(10, |acting| acting.len() == 1).await;
-            let first = all.acting()[0];
-            // Both live and reach the witness: the first one continues.
-            all.cut(NAMES[0], NAMES[1], true);
-            tokio::time::sleep(Duration::from_secs(20)).await;
-            all.until(1, |acting| acting == [first]).await;
-            all.append("alone").await.unwrap();
-            all.cut(NAMES[0], NAMES[1], false);
-            tokio::time::sleep(Duration::from_secs(10)).await;
-            all.append("together").await.unwrap();
-            // The first one reaches no member: the other one acts, after the first one has stopped.
-            all.cut(NAMES[0], NAMES[1], true);
-            all.cut(first, NAMES[2], true);
-            all.until(15, |acting| acting == [other(first)]).await;
-            assert_eq!(all.values(other(first)), ["alone", "together"], "seed {seed}");
-            let refused = all.processes[first].member.send(AppendRecord(vec![1])).await.unwrap();
-            assert_eq!(refused, Err(AppendError::MayNotAct(MayNotAct)));
-        }
+    fn handle(&mut self, message: ReadChunks, _: &mut Self::Context) -> Self::Result {
+        let replica = self.files_for(&message.from)?;
+        let chunks = copy::read(replica.dir(), &message.chunks);
+        let chunks = chunks.map_err(|error| error.to_string())?;
+        Ok(FileChunks { applied: self.applied(replica), chunks })
     }
 }

@@ -4,6 +4,7 @@
 //! No network, no actors, no clock.
 
 pub mod atomic_file;
+pub mod bytes_text;
 pub mod checksum;
 pub mod files;
 #[doc(hidden)]

@@ -40,6 +40,8 @@ section! {
         grid: Name = Is("\"local\"");
         /// The process that hosts the scheduler and, for local clusters, the sites.
         head: HeadSection = Section;
+        /// A second head, which takes over when the first one is lost.
+        standby: Option<StandbySection> = Optional;
         /// A cluster: nodes that share a local network. One table each.
         cluster: Vec<ClusterSection> = Elements(&[
             &[("name", "\"ams\""), ("nodes", "2")],
@@ -83,6 +85,19 @@ section! {
         /// Address at which nodes reach the head, if it is not `bind`; or a list of addresses, of
         /// which a node uses the first that answers.
         advertise: Option<HostPorts> = Absent("\"head.example.org:47000\"");
+    }
+
+    /// A second head on another machine, and a witness. `head.advertise` has the addresses of both
+    /// heads, in the same order.
+    StandbySection {
+        /// Addresses at which the first and the second head reach each other.
+        heads: HostPorts = Required("[\"head-a.example.org:47010\", \"head-b.example.org:47010\"]");
+        /// Cluster whose site decides between the heads. It has a site of its own, at a fixed
+        /// address; better not at the place of a head.
+        witness: Name = Required("\"del\"");
+        /// Address at which this machine's head listens for the other one; default: the one in
+        /// `heads`.
+        bind: Option<SocketAddr> = Absent("\"0.0.0.0:47010\"");
     }
 
     /// A cluster of the grid.
@@ -648,6 +663,46 @@ impl GridConfig {
         })
     }
 
+    /// Checks that nodes, the witness and both heads find each other, also after a take-over.
+    fn check_standby(&self, checker: &mut Checker<'_>) {
+        let Some(standby) = &self.standby else { return };
+        let is_pair = |all: &HostPorts| matches!(all.all(), [first, second] if first != second);
+        if !is_pair(&standby.heads) {
+            let reason = "`standby.heads` must be two addresses: of the first head, and of the \
+                          second one";
+            checker.report("standby.heads", reason);
+        }
+        if !self.head.advertise.as_ref().is_some_and(is_pair) {
+            let reason = "a grid with a second head needs the addresses of both: set \
+                          `head.advertise` to a list of two, in the order of `standby.heads`";
+            checker.report("standby", reason);
+        }
+        if self.head.bind.port() == 0 {
+            let reason = "a grid with a second head has fixed addresses: set `head.bind` with its \
+                          port";
+            checker.report("standby", reason);
+        }
+        if self.tls.ca.is_some() {
+            let reason = "the second head gets the authority of the grid's directory: leave \
+                          `tls.ca` out";
+            checker.report("tls.ca", reason);
+        }
+        let witness = standby.witness.as_str();
+        let Some(cluster) = self.cluster.iter().find(|one| one.name.as_str() == witness) else {
+            let reason = format!("there is no cluster named \"{witness}\"");
+            let meant = nearest(witness, self.cluster.iter().map(|one| one.name.as_str()));
+            return checker.report_with_suggestion("standby.witness", reason, meant);
+        };
+        let address = cluster.site_advertise.or(cluster.site_bind);
+        if cluster.site != SitePlace::Own || address.is_none_or(|address| address.port() == 0) {
+            let reason = format!(
+                "the witness is a process of its own at a fixed address: set `site = \"own\"` and \
+                 `site_bind` with its port in cluster \"{witness}\""
+            );
+            checker.report("standby.witness", reason);
+        }
+    }
+
     /// Checks a cluster whose nodes join by themselves.
     fn check_joined(&self, cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
         if self.join.bind.is_none() {
@@ -799,6 +854,7 @@ impl Config for GridConfig {
                 checker.report(&format!("cluster[{i}].site_bind"), reason);
             }
         }
+        self.check_standby(checker);
         check_aliases(self, checker);
         check_join(&self.join, checker);
         check_links(&self.link, checker);

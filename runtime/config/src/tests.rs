@@ -383,6 +383,41 @@ fn a_renamed_key_has_two_spellings() {
 }
 
 #[test]
+fn a_second_head_needs_fixed_addresses_and_a_witness() {
+    let whole = r#"[head]
+bind = "0.0.0.0:47000"
+advertise = ["192.0.2.1:47000", "192.0.2.2:47000"]
+[standby]
+heads = ["192.0.2.1:47010", "192.0.2.2:47010"]
+witness = "del"
+[net]
+bind = "192.0.2.1:0"
+[[cluster]]
+name = "del"
+site = "own"
+site_bind = "192.0.2.3:47000"
+"#;
+    let standby = grid(whole).unwrap().value.standby.unwrap();
+    assert_eq!((standby.heads.all().len(), standby.witness.as_str()), (2, "del"));
+    for (from, to, reason) in [
+        ("[\"192.0.2.1:47010\", ", "[", "`standby.heads` must be two addresses"),
+        ("2:47010\"]", "1:47010\"]", "`standby.heads` must be two addresses"),
+        ("[\"192.0.2.1:47000\", \"192.0.2.2:47000\"]", "\"192.0.2.1:47000\"", "a list of two"),
+        ("0.0.0.0:47000", "192.0.2.1:0", "set `head.bind` with its port"),
+        ("witness = \"del\"", "witness = \"dell\"", "no cluster named \"dell\""),
+        ("witness = \"del\"\n", "", "standby.witness"),
+        ("site = \"own\"\nsite_bind = \"192.0.2.3:47000\"\n", "", "a process of its own"),
+        ("192.0.2.3:47000", "192.0.2.3:0", "at a fixed address"),
+        ("[standby]", "[tls]\nca = \"/ca\"\n[standby]", "leave `tls.ca` out"),
+    ] {
+        let text = whole.replacen(from, to, 1);
+        assert_ne!(text, whole, "{from}");
+        let error = grid(&text).unwrap_err().to_string();
+        assert!(error.contains(reason), "{text}: {error}");
+    }
+}
+
+#[test]
 fn an_ssh_cluster_has_machines_and_options() {
     let text = r#"
 [[cluster]]

@@ -326,6 +326,36 @@ pub struct GridStatus {
     /// Hosts whose nodes have more compute threads than processors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub crowded: Vec<CrowdedHost>,
+    /// The members of the grid's head, if it has a second one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<HeadMember>,
+}
+
+/// A member of the head of a grid: one of two heads, or the witness.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeadMember {
+    /// Name of the member.
+    pub node: NodeId,
+    /// What the member does.
+    pub role: HeadRole,
+    /// Whether it answers the head that acts.
+    pub answers: bool,
+    /// Index of the last record that it is known to have; absent for the witness, which stores
+    /// positions alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub records: Option<u64>,
+}
+
+/// What a member of a grid's head does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HeadRole {
+    /// It is the head.
+    Acts,
+    /// It takes over when the head is lost.
+    Waits,
+    /// It decides between the heads.
+    Witness,
 }
 
 /// A host, or a part of it, whose nodes have more compute threads than processors.

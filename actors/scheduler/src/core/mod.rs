@@ -462,7 +462,8 @@ impl SchedulerCore {
         let running = self.jobs.iter().map(|(&id, job)| job.status(id, &self.nodes));
         let returning = self.returning_statuses();
         let jobs = queued.chain(managed).chain(returning).chain(running).collect();
-        GridStatus { sites, jobs, superseded: false, crowded: crowded(self.nodes.values()) }
+        let crowded = crowded(self.nodes.values());
+        GridStatus { sites, jobs, crowded, ..GridStatus::default() }
     }
 
     /// Returns all jobs that have not ended.

@@ -1,17 +1,19 @@
 //! A member as a state machine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use springtide_base::id::NodeId;
 
 use super::{
     DurableChange, DurableState, LogEntry, LogPosition, MayNotAct, MemberAction, MemberEvent,
-    MemberMessage, Members, StandbyTiming, Term,
+    MemberMessage, MemberPart, Members, StandbyTiming, Term,
 };
 
 /// The maximum number of records in a message.
 const ENTRIES_MAX: usize = 64;
+/// Bytes of records after which a message takes no more of them.
+const BYTES_MAX: usize = 1 << 20;
 /// Questions whose sending times the leader remembers for each member.
 const ROUNDS_MAX: usize = 64;
 
@@ -38,6 +40,8 @@ enum Part {
     Candidate {
         term: Term,
         is_trial: bool,
+        /// The members that would vote, or have voted, for this head.
+        voters: BTreeSet<NodeId>,
     },
     Leader {
         followers: BTreeMap<NodeId, Follower>,
@@ -110,6 +114,42 @@ impl Member {
         self.committed
     }
 
+    /// Asks the others for their votes as a trial, which has no effect now. A head that starts
+    /// becomes reachable by that before it stands for election.
+    pub fn greet(&self, out: &mut Vec<MemberAction>) {
+        let (term, position) = (Term(self.state.term.0 + 1), self.state.last());
+        for to in self.others().into_iter().filter(|_| self.is_head()) {
+            let message = MemberMessage::VoteRequest { term, position, is_trial: true };
+            out.push(MemberAction::Send { to, message });
+        }
+    }
+
+    /// The members of the grid's head.
+    pub fn members(&self) -> &Members {
+        &self.members
+    }
+
+    /// The part of this member now.
+    pub fn part(&self) -> MemberPart {
+        match &self.part {
+            Part::Leader { .. } => MemberPart::Leader,
+            Part::Candidate { .. } => MemberPart::Candidate,
+            Part::Follower => MemberPart::Follower,
+        }
+    }
+
+    /// What a leader knows of each other member: the index up to which it has the records, and
+    /// whether it answers. The witness has positions that only it and the leader have.
+    pub fn followers(&self, now: Duration) -> BTreeMap<NodeId, (u64, bool)> {
+        let Part::Leader { followers, .. } = &self.part else { return BTreeMap::new() };
+        let state = |(node, follower): (&NodeId, &Follower)| {
+            let answers =
+                follower.confirmed.is_some() && now < follower.answered + self.timing.silence;
+            (node.clone(), (follower.matched, answers))
+        };
+        followers.iter().map(state).collect()
+    }
+
     /// Whether this head may act as the grid's head at this time. To be asked before each act.
     pub fn may_act(&self, now: Duration) -> bool {
         self.acts_until().is_some_and(|until| now < until)
@@ -133,27 +173,41 @@ impl Member {
     pub fn due(&self) -> Option<Duration> {
         match &self.part {
             Part::Leader { ask_at, .. } => Some(*ask_at),
-            Part::Follower | Part::Candidate { .. } => self.is_head().then_some(self.attempt_at),
+            Part::Follower | Part::Candidate { .. } => self.stands().then_some(self.attempt_at),
         }
     }
 
-    /// Appends a record, and returns its index. Its submitter gets the answer when
-    /// [`MemberAction::Committed`] names this index or a later one.
+    /// Whether this member stands for election. Only the first head founds the log.
+    fn stands(&self) -> bool {
+        self.is_head() && (self.members.heads[0] == self.me || !self.is_empty())
+    }
+
+    /// Whether this head has never had a record. Either no head has ever led, or this one has lost
+    /// its disk.
+    fn is_empty(&self) -> bool {
+        self.state.last().index == 0
+    }
+
+    /// Appends records in this order, and returns the index of the last one. Their submitter gets
+    /// the answer when [`MemberAction::Committed`] names this index or a later one. A crash may
+    /// leave only the first of them.
     ///
     /// # Errors
     /// [`MayNotAct`]; then nothing is appended.
     pub fn append(
         &mut self,
-        value: Vec<u8>,
+        values: Vec<Vec<u8>>,
         now: Duration,
         out: &mut Vec<MemberAction>,
     ) -> Result<u64, MayNotAct> {
         if !self.may_act(now) {
             return Err(MayNotAct);
         }
-        let index = self.push_entry(Some(value), out);
+        let term = self.state.term;
+        let entry = |value| LogEntry { term, value: Some(value) };
+        self.push_entries(values.into_iter().map(entry).collect(), out);
         self.ask(now, out);
-        Ok(index)
+        Ok(self.state.last().index)
     }
 
     /// Replaces the records up to a committed one by a snapshot of their net effect. Without effect
@@ -193,10 +247,16 @@ impl Member {
                 if !is_granted {
                     return self.adopt(known, out);
                 }
-                let is_awaited = matches!(&self.part, Part::Candidate { term: own, is_trial: trial }
-                    if *own == term && *trial == is_trial);
-                if is_awaited {
-                    self.win(term, is_trial, now, out);
+                // An empty head has no vote against its loss of the disk but that of the other head.
+                let required = if self.is_empty() { 2 } else { 1 };
+                let Part::Candidate { term: own, is_trial: trial, voters } = &mut self.part else {
+                    return;
+                };
+                if *own == term && *trial == is_trial && voters.insert(from) {
+                    let is_elected = voters.len() == required;
+                    if is_elected {
+                        self.win(term, is_trial, now, out);
+                    }
                 }
             }
             MemberMessage::Append { term, round, previous, entries, note, committed } => {
@@ -312,7 +372,7 @@ impl Member {
     }
 
     fn stand(&mut self, term: Term, is_trial: bool, out: &mut Vec<MemberAction>) {
-        self.part = Part::Candidate { term, is_trial };
+        self.part = Part::Candidate { term, is_trial, voters: BTreeSet::new() };
         let position = self.state.last();
         for to in self.others() {
             let message = MemberMessage::VoteRequest { term, position, is_trial };
@@ -320,12 +380,18 @@ impl Member {
         }
     }
 
-    /// Another member would vote for this head, or has voted for it: with itself it is a majority.
+    /// Enough members would vote for this head, or have voted for it: with itself a majority, and
+    /// all of them for an empty head.
     fn win(&mut self, term: Term, is_trial: bool, now: Duration, out: &mut Vec<MemberAction>) {
         if is_trial {
             let vote = Some(self.me.clone());
             self.save(DurableChange::Vote { term, vote }, out);
             return self.stand(term, false, out);
+        }
+        if self.is_empty() {
+            // The other head gets a snapshot first: this head may have a state without records.
+            let position = LogPosition { term, index: 1 };
+            self.save(DurableChange::Snapshot { position, value: Vec::new() }, out);
         }
         let last = self.state.last().index;
         let follower = Follower {
@@ -340,15 +406,13 @@ impl Member {
         self.part = Part::Leader { followers, first, committed, round: 0, ask_at: now };
         out.push(MemberAction::Lead(term));
         // Commits what earlier leaders appended.
-        self.push_entry(None, out);
+        self.push_entries(vec![LogEntry { term, value: None }], out);
         self.ask(now, out);
     }
 
-    fn push_entry(&mut self, value: Option<Vec<u8>>, out: &mut Vec<MemberAction>) -> u64 {
+    fn push_entries(&mut self, entries: Vec<LogEntry>, out: &mut Vec<MemberAction>) {
         let from = self.state.last().index + 1;
-        let entries = vec![LogEntry { term: self.state.term, value }];
         self.save(DurableChange::Entries { from, entries }, out);
-        from
     }
 
     /// Sends records and questions to both other members.
@@ -377,7 +441,13 @@ impl Member {
             let message = match previous {
                 Some(previous) => {
                     let records = state.entries.iter().skip(state.offset(previous.index + 1));
-                    let entries = records.take(ENTRIES_MAX).cloned().collect();
+                    let mut bytes = 0;
+                    let fits = |entry: &&LogEntry| {
+                        let is_first = bytes == 0;
+                        bytes += 1 + entry.value.as_ref().map_or(0, Vec::len);
+                        is_first || bytes <= BYTES_MAX
+                    };
+                    let entries = records.take(ENTRIES_MAX).take_while(fits).cloned().collect();
                     let note = (is_witness && is_silent).then_some(last);
                     MemberMessage::Append { term, round, previous, entries, note, committed }
                 }

@@ -14,6 +14,8 @@
 //! - A leader acts only while it holds a *lease*: a majority has confirmed it lately, counted from
 //!   the sending of the question. A member that confirms a leader votes for no other head for
 //!   longer than the lease, even if its clock is faster. A restarted member waits that time.
+//! - The first head founds the log, with the votes of both other members. A head that has lost its
+//!   disk is therefore never elected before it has the records again.
 //! - Before it votes for itself, a head asks the others whether they would vote for it. So a head
 //!   that was cut off does not disturb the leader when it returns.
 //!
@@ -58,6 +60,7 @@ pub struct LogEntry {
     /// Term of the leader that appended it.
     pub term: Term,
     /// The record; absent in the first entry of a leader, which commits those before it.
+    #[serde(with = "springtide_base::bytes_text")]
     pub value: Option<Vec<u8>>,
 }
 
@@ -68,6 +71,19 @@ pub struct Members {
     pub heads: [NodeId; 2],
     /// The witness, which never acts.
     pub witness: NodeId,
+}
+
+/// The part of a member in its term.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemberPart {
+    /// It follows a leader, or waits for one. The witness is always one.
+    #[default]
+    Follower,
+    /// It stands for election.
+    Candidate,
+    /// It leads.
+    Leader,
 }
 
 /// The times of the protocol, each by the clock of the member that measures it.

@@ -293,7 +293,7 @@ impl History {
         let value = self.submitted.to_le_bytes().to_vec();
         let mut index = None;
         let stored = value.clone();
-        self.drive(at, |member, clock, out| index = member.append(stored, clock, out).ok());
+        self.drive(at, |member, clock, out| index = member.append(vec![stored], clock, out).ok());
         if let Some(index) = index.filter(|_| self.processes[at].member.is_some()) {
             self.open.insert((at, index), value);
         }
@@ -479,6 +479,31 @@ fn a_head_that_lacks_answered_records_gets_no_vote() {
     assert_eq!(history.wrong, [""; 0]);
 }
 
+#[test]
+fn a_head_that_lost_its_disk_leads_only_with_the_records_again() {
+    for seed in 0..50 {
+        let (mut history, _) = acting_head(seed);
+        // The first head loses all, and only the witness is there.
+        history.crash(1);
+        history.processes[1].restart_at = None;
+        history.crash(0);
+        history.processes[0].disk = DurableState::default();
+        history.mail.clear();
+        history.restart(0);
+        for _ in 0..400 {
+            history.step();
+            assert_eq!(history.acting(), None, "seed {seed}");
+        }
+        // The second head has the records.
+        history.restart(1);
+        for _ in 0..400 {
+            history.step();
+        }
+        assert!(history.acting().is_some(), "seed {seed}");
+        assert_eq!(history.wrong, [""; 0], "seed {seed}");
+    }
+}
+
 event_kinds!(Kind of MemberMessage {
     VoteRequest {..}, Vote {..}, Append {..}, Install {..}, Appended {..},
 });
@@ -505,7 +530,10 @@ fn member_in(state: MemberIs) -> (Member, Duration) {
     let timing = StandbyTiming::default();
     let me = if matches!(state, MemberIs::Witness) { NAMES[2] } else { NAMES[0] };
     let start = Duration::ZERO;
-    let mut member = Member::start(me.into(), members(), timing, DurableState::default(), start);
+    // Each head has a record, so that one vote suffices.
+    let base = LogPosition { term: Term(0), index: u64::from(me == NAMES[0]) };
+    let state = DurableState { base, ..DurableState::default() };
+    let mut member = Member::start(me.into(), members(), timing, state, start);
     let now = timing.promise;
     let votes = match state {
         MemberIs::Bound => return (member, start),

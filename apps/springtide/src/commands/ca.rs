@@ -14,6 +14,7 @@ use springtide_runtime::net::tls::{Ca, Fingerprint, TlsError};
 use crate::operations::attach::{grid_config, record_command};
 use crate::operations::grid_files::{HeadFile, ca_dir, dir_of, make_private_dir};
 use crate::operations::locate::default_config;
+use crate::operations::standby::check_not_waiting;
 
 /// The subcommands of `ca`.
 #[derive(Subcommand, Clone, Debug)]
@@ -163,6 +164,7 @@ fn rotate(config: &Path, period: Duration, json: bool) -> Result<(), Failed> {
     }
     let grid = grid_config(config)?;
     let dir = dir_of(config, &grid);
+    check_not_waiting(&grid, &dir)?;
     let next = Ca::begin_rotation(&ca_dir(&grid, &dir), period).map_err(|error| match &error {
         TlsError::Rotating { .. } => Failed::failure(error.to_string()),
         _ => error.into(),

@@ -26,6 +26,10 @@ pub struct UpArgs {
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath,
           default_value_os_t = default_config(), hide_default_value = true)]
     config: PathBuf,
+    /// Be the second head of the grid: take over when the first one is lost. The config is in the
+    /// directory `standby` that the first head writes, copied to this machine
+    #[arg(long, conflicts_with = "detach")]
+    standby: bool,
     /// Return when the grid is up, which then runs in the background: `down` ends it
     #[arg(long)]
     detach: bool,
@@ -71,7 +75,7 @@ pub fn execute(args: &UpArgs, version: &'static str, global: &GlobalArgs) -> Res
     if args.new_session {
         life::leave_session()?;
     }
-    on_arbiter(up::up(&args.config, version, global))
+    on_arbiter(up::up(&args.config, args.standby, version, global))
 }
 
 /// Executes `dev`.

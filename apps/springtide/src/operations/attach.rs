@@ -49,6 +49,8 @@ pub struct Attachment {
     pub crowded_hosts: Vec<CrowdedHost>,
     /// Changes of the links of this client.
     pub links: Arc<LinkChanges>,
+    /// Whether a second head of the grid may take over.
+    pub has_second_head: bool,
     /// The news of this client's jobs.
     pub news: mpsc::Receiver<ReceivedNews>,
 }
@@ -109,11 +111,15 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
     Prober::publish(&endpoint.hub);
     endpoint.start();
     let head = NodeId::from(HEAD);
-    endpoint.net.learn(Contact {
+    let contact = Contact {
         node: head.clone(),
         cluster: HEAD_CLUSTER.into(),
         address: Address::Socket(address),
-    });
+    };
+    endpoint.net.learn(contact.clone());
+    if let Some(all) = &config.head.advertise {
+        actix_rt::spawn(netconf::follow_head(endpoint.net.clone(), contact, all.clone()));
+    }
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
     let status = scheduler.send(springtide_actors::scheduler::GetStatus {}).deadline(HEAD_TIMEOUT);
     let status = status.await;
@@ -146,7 +152,9 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
         }
     }
     let crowded = status.map(|status| status.crowded).unwrap_or_default();
-    Ok(Attachment { endpoint, head, address, crowded_hosts: crowded, links, news })
+    let has_second_head = config.head.advertise.as_ref().is_some_and(|all| all.all().len() > 1);
+    let crowded_hosts = crowded;
+    Ok(Attachment { endpoint, head, address, crowded_hosts, links, has_second_head, news })
 }
 
 /// An identity of the operator for one command, issued by the authority of the grid. Its name says

@@ -281,7 +281,9 @@ pub fn restore(config: &Path, file: &Path) -> Result<BackupManifest, Failed> {
     make_private_dir(&dir)?;
     // No head may start meanwhile.
     let _lease = Lease::take(&lease_path(&dir)).map_err(Failed::failure)?;
-    let has_state = STORES.iter().chain(&OTHERS).find(|name| dir.join(name).exists());
+    // A second head's log would not fit to the restored files.
+    let parts = STORES.iter().chain(&OTHERS).chain(&["member"]);
+    let has_state = parts.into_iter().find(|name| dir.join(name).exists());
     if let Some(name) = has_state {
         return Err(Failed::usage(format!(
             "the grid has a state already ({}): move {} away first",

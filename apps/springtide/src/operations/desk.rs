@@ -272,7 +272,7 @@ impl JobArchive {
         lost: &BTreeMap<JobId, String>,
     ) -> ArchiveThread {
         let ArchiveReader { setting, dir, records, mut jobs, last } = reader;
-        let ArchiveSettings { config, version, log_max, retention, dir: grid_dir } = setting;
+        let ArchiveSettings { config, version, log_max, retention, dir: grid_dir, .. } = setting;
         for (job, archived) in
             jobs.iter_mut().filter(|(_, archived)| archived.entry.ended.is_none())
         {

@@ -7,6 +7,7 @@ use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use springtide_actors::enrol::{
@@ -22,9 +23,10 @@ use springtide_actors::provider::{
     BatchCluster, BatchProvider, JoinProvider, LocalProvider, NodeRequest, Provider, SshProvider,
 };
 use springtide_actors::scheduler::manager::ManagerSettings;
-use springtide_actors::scheduler::{GridStatus, NodeState};
+use springtide_actors::scheduler::{GridStatus, NodeState, ShowMembers};
 use springtide_actors::site::OnDemand;
 use springtide_actors::site_host::site_node;
+use springtide_actors::standby::{MemberWatch, Mirror};
 use springtide_actors::store::{Store, StoreError};
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::outdir::{make_dir, write_file};
@@ -33,12 +35,13 @@ use springtide_runtime::config::{
     load,
 };
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
-use springtide_runtime::net::Address;
 use springtide_runtime::net::join::JoinLimits;
 use springtide_runtime::net::tls::{
     AuthorityReader, Ca, Dates, NodeIdentity, NodeName, RotationStep, calendar,
 };
+use springtide_runtime::net::{Address, GateCondition};
 use springtide_runtime::private;
+use springtide_runtime::records::{Disk, Files};
 use tokio::time::{Instant, Interval, interval_at};
 
 use crate::operations::agree;
@@ -49,6 +52,7 @@ use crate::operations::grid_files::{
 use crate::operations::netconf::{self, Emulated};
 use crate::operations::reach::is_loopback_down;
 use crate::operations::site_files;
+use crate::operations::standby;
 
 /// Time that a node gets to end in order: its threads stop, its links close.
 pub const NODE_GRACE: Duration = Duration::from_secs(3);
@@ -63,13 +67,33 @@ const LINE_MAX: usize = 300;
 /// Runs first, once this process is the grid's only head.
 pub type Alone<'a> = dyn Fn() -> Result<(), Failed> + 'a;
 
+/// The role of a head that acts while another one waits on another machine.
+pub struct ActingRole {
+    /// The files of its stores.
+    pub files: Arc<dyn Files>,
+    /// The mirror of its other files.
+    pub mirror: Arc<Mirror>,
+    /// Until when it may act, and the other members.
+    pub members: MemberWatch,
+    /// Its place among the two heads, from 0.
+    pub place: usize,
+}
+
+impl ActingRole {
+    /// Whether it may act now.
+    fn condition(&self) -> GateCondition {
+        let status = self.members.status.clone();
+        Arc::new(move || status.borrow().may_act())
+    }
+}
+
 /// Starts the head of a grid and its sites, which start every node by the provider of its cluster.
 ///
 /// # Errors
 /// A port is in use, files cannot be written, names do not fit.
 pub async fn start(plan: &LaunchPlan<'_>) -> Result<Head, Failed> {
     let provider = |cluster: &_, nodes: &_| provider_of(plan, cluster, nodes);
-    Ok(launch(plan, provider, None).await?.0)
+    Ok(launch(plan, provider, None, None).await?.0)
 }
 
 /// Starts a grid with another provider for all clusters.
@@ -77,11 +101,12 @@ pub async fn start(plan: &LaunchPlan<'_>) -> Result<Head, Failed> {
 /// # Errors
 /// As [`start`].
 pub async fn start_by(plan: &LaunchPlan<'_>, provider: &Rc<dyn Provider>) -> Result<Head, Failed> {
-    Ok(launch(plan, |_, _| Ok(provider.clone()), None).await?.0)
+    Ok(launch(plan, |_, _| Ok(provider.clone()), None, None).await?.0)
 }
 
 /// Starts a grid whose head continues the work of earlier heads. `alone` runs first, once this is
-/// known to be the only head. The archive's thread must end after the head.
+/// known to be the only head. With a `role`, another head waits on another machine. The archive's
+/// thread must end after the head.
 ///
 /// # Errors
 /// As [`start`]; or a head of this grid runs already.
@@ -89,9 +114,10 @@ pub async fn start_again(
     plan: &LaunchPlan<'_>,
     setting: ArchiveSettings,
     alone: &Alone<'_>,
+    role: Option<&ActingRole>,
 ) -> Result<(Head, Option<ArchiveThread>), Failed> {
     let provider = |cluster: &_, nodes: &_| provider_of(plan, cluster, nodes);
-    launch(plan, provider, Some((setting, alone))).await
+    launch(plan, provider, Some((setting, alone)), role).await
 }
 
 fn provider_of(
@@ -184,6 +210,7 @@ async fn launch(
     plan: &LaunchPlan<'_>,
     provider: impl Fn(&ClusterSection, &[NodeId]) -> Result<Rc<dyn Provider>, Failed>,
     again: Option<(ArchiveSettings, &Alone<'_>)>,
+    role: Option<&ActingRole>,
 ) -> Result<(Head, Option<ArchiveThread>), Failed> {
     let LaunchPlan { config, dir, .. } = *plan;
     let network = netconf::emulated(&config.net)?;
@@ -194,7 +221,9 @@ async fn launch(
         private::check_dir(dir)?;
     }
     // First of all: the holder of this lease is the only head of the grid.
-    let mut store = Store::open(dir).map_err(|error| match error {
+    let files = again.as_ref().map(|(setting, _)| Arc::clone(&setting.files));
+    let files = files.unwrap_or_else(|| Arc::new(Disk));
+    let mut store = Store::open_with(dir, files).map_err(|error| match error {
         StoreError::Lease(LeaseError::Held { holder, path }) => {
             let lease = path.display();
             Failed::failure(format!(
@@ -219,7 +248,9 @@ async fn launch(
     let identity = plan.authority.issue(&HEAD.into(), HEAD_CLUSTER, "head")?;
     let mut net = netconf::head_net(config, bind_of(config, dir));
     if let Some(advertise) = &config.head.advertise {
-        net.advertise = Some(netconf::resolve(advertise.first()).await?);
+        let place = role.map_or(0, |role| role.place);
+        let own = advertise.all().get(place).unwrap_or(advertise.first());
+        net.advertise = Some(netconf::resolve(own).await?);
     }
     let own = match plan.authority {
         // The store's lease is held, so that no other head counts.
@@ -227,7 +258,12 @@ async fn launch(
         // A grid that ends with its command has no earlier head.
         Authority::Ephemeral(_) | Authority::Elsewhere => incarnation::only(),
     };
-    let endpoint = match netconf::endpoint(net, &identity, own, network.as_ref()) {
+    if let Some(role) = role {
+        // The next head of either machine exceeds it.
+        role.mirror.flush().map_err(Failed::failure)?;
+    }
+    let is_acting = role.map(ActingRole::condition);
+    let endpoint = match netconf::endpoint_while(net, &identity, own, network.as_ref(), is_acting) {
         Err(error) if bind_of(config, dir).ip().is_loopback() && is_loopback_down() => {
             let text = "the loopback interface of this host is down: `ip link set lo up`";
             let message = format!("{}: {text}", error.message);
@@ -247,6 +283,9 @@ async fn launch(
     let Address::Socket(address) = endpoint.net.address() else {
         return Err(Failed::failure("the head has no socket address"));
     };
+    if let Some(role) = role {
+        standby::write_files(plan, role.place)?;
+    }
     // Every file is written before the first process starts.
     let mut sites = Vec::new();
     for cluster in &config.cluster {
@@ -296,6 +335,9 @@ async fn launch(
                 JobArchive::open(archive_reader, endpoint, scheduler, &jobs, &lost)
             });
         });
+    if let Some(role) = role {
+        head.scheduler.do_send(ShowMembers(role.members.clone()));
+    }
     let (pid, host) = (std::process::id(), this_host());
     let mut file = HeadFile { schema: 1, address, pid, host, join: None };
     file.write(dir)?;
@@ -304,7 +346,7 @@ async fn launch(
     }
     // A grid that ends with its command has no join tokens.
     if matches!(plan.authority, Authority::Kept(..)) {
-        file.join = enrol(plan, &mut head, &identity, address)?;
+        file.join = enrol(plan, &mut head, &identity, address, role)?;
         if file.join.is_some() {
             file.write(dir)?;
         }
@@ -319,6 +361,7 @@ fn enrol(
     head: &mut Head,
     identity: &NodeIdentity,
     address: SocketAddr,
+    role: Option<&ActingRole>,
 ) -> Result<Option<SocketAddr>, Failed> {
     let LaunchPlan { config, dir, .. } = *plan;
     let join = &config.join;
@@ -332,7 +375,7 @@ fn enrol(
     let ca = Ca::load(&ca_dir(config, dir))?;
     let enrolment = EnrolmentService::new(
         ca,
-        EnrolmentStore::of(dir),
+        EnrolmentStore::of(dir).with_mirror(role.map(|role| Arc::clone(&role.mirror))),
         calendar(),
         clusters,
         validity,
@@ -572,6 +615,10 @@ pub fn keeping(config: &GridConfig, cluster: &ClusterSection) -> Option<FileServ
 /// The addresses at which others reach the head: that of its endpoint, and the further ones of the
 /// config. Earlier versions read a single one only as a text.
 pub fn head_addresses(config: &GridConfig, head: SocketAddr) -> toml::Value {
+    if let (Some(_), Some(advertise)) = (&config.standby, &config.head.advertise) {
+        // Of both heads, in an order that is the same for both.
+        return advertise.all().iter().map(ToString::to_string).collect::<Vec<_>>().into();
+    }
     let more = config.head.advertise.iter().flat_map(|all| all.all().iter().skip(1));
     let more: Vec<String> = more.map(ToString::to_string).collect();
     if more.is_empty() {

@@ -23,7 +23,7 @@ use springtide_cli::format::seconds;
 use springtide_cli::talk::Talk;
 use springtide_runtime::config::GridConfig;
 use springtide_runtime::id::{ClusterId, JobId};
-use springtide_runtime::remote::{Refusal, Remote, RemoteError};
+use springtide_runtime::remote::{Refusal, Remote, RemoteError, RemoteMessage, RemoteRequest};
 use springtide_runtime::work::ArrayTask;
 use tokio::time::{Instant, sleep};
 
@@ -36,11 +36,14 @@ use super::desk::{
 use super::inputs;
 use super::needs::JobRequest;
 use super::netconf;
+use super::run::is_of_lost_head;
 use super::signals::{Signals, word};
 use crate::program::Upload;
 
 /// Timeout of a request that the head answers at once.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time in which a second head takes over, and answers.
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout of the submission of a message of jobs, each of which the head stores.
 const SUBMIT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of jobs after which a message holds no more.
@@ -454,8 +457,9 @@ impl JobClient {
     /// ended.
     async fn find(&self, job: JobId, lines: usize, result: bool) -> Result<JobInfo, Failed> {
         let ask = ReadJob { job, lines, result };
-        let record = self.archive.send(ask).deadline(REQUEST_TIMEOUT).await?;
-        let detail = self.scheduler.send(GetJob { job }).deadline(REQUEST_TIMEOUT).await;
+        let record = self.patiently(|| self.archive.send(ask).deadline(REQUEST_TIMEOUT)).await?;
+        let detail = || self.scheduler.send(GetJob { job }).deadline(REQUEST_TIMEOUT);
+        let detail = self.patiently(detail).await;
         // The scheduler has forgotten an ended job, and knows its owner no more.
         let is_forgotten = |error: &RemoteError| error.refusal() == Some(Refusal::NoJob);
         let detail = match detail {
@@ -463,6 +467,26 @@ impl JobClient {
             detail => detail?,
         };
         Ok(JobInfo { job, record, detail })
+    }
+
+    /// Asks the head. While a second one may take over, a lost question is repeated.
+    async fn patiently<M: RemoteMessage>(
+        &self,
+        ask: impl Fn() -> RemoteRequest<M>,
+    ) -> Result<M::Result, RemoteError> {
+        let until = Instant::now() + TAKEOVER_TIMEOUT;
+        loop {
+            match ask().await {
+                Err(error)
+                    if self.attachment.has_second_head
+                        && is_of_lost_head(&error)
+                        && Instant::now() < until =>
+                {
+                    sleep(POLL_INTERVAL).await;
+                }
+                answer => return answer,
+            }
+        }
     }
 
     /// Closes the connection to the grid.

@@ -24,6 +24,7 @@ use super::attach::{attach, grid_config};
 use super::grid::MissingNodes;
 use super::grid_files::{self, HeadFile, dir_of, make_private_dir, this_program};
 use super::signals::{Signals, word};
+use super::standby;
 use super::up;
 use crate::options::GlobalArgs;
 
@@ -58,8 +59,16 @@ impl HeadProcess {
     /// # Errors
     /// The lease cannot be read.
     pub fn of(dir: &Path) -> Result<Self, Failed> {
-        let lease = lease_path(dir);
-        let holder = Lease::last_holder(&lease).map_err(|error: LeaseError| {
+        match Self::holder_of(&lease_path(dir))? {
+            // A head that waits holds only the lock of its member.
+            Self::Absent => Self::holder_of(&standby::lease_path(dir)),
+            found => Ok(found),
+        }
+    }
+
+    /// The process that holds a lease.
+    fn holder_of(lease: &Path) -> Result<Self, Failed> {
+        let holder = Lease::last_holder(lease).map_err(|error: LeaseError| {
             Failed::failure(format!("the head of this grid is unknown: {error}"))
         })?;
         Ok(match holder {
@@ -67,7 +76,7 @@ impl HeadProcess {
             Some(holder) if !holder.is_here() => {
                 Self::Elsewhere { pid: holder.pid, host: holder.host }
             }
-            Some(holder) if has_open(holder.pid, &lease) => Self::Here(holder.pid),
+            Some(holder) if has_open(holder.pid, lease) => Self::Here(holder.pid),
             Some(_) => Self::Absent,
         })
     }
@@ -179,7 +188,8 @@ pub async fn status(file: &Path) -> Result<GridLife, Failed> {
         dashboard: None,
         status: None,
     };
-    if life.head.is_none() && process == HeadProcess::Absent {
+    // A second head may be on another machine.
+    if life.head.is_none() && process == HeadProcess::Absent && config.standby.is_none() {
         return Ok(life);
     }
     match status_of(file, &config).await {
@@ -307,6 +317,15 @@ pub async fn detach(file: &Path, limit: Duration, global: &GlobalArgs) -> Result
             talk.done();
             return Err(of_ended(ended, &log));
         }
+        if config.standby.is_some() {
+            if HeadProcess::of(&dir)? != HeadProcess::Here(head.id()) {
+                continue;
+            }
+            talk.done();
+            talk.say("the head waits until it may act: `status` shows the members");
+            talk.say(&format!("the log is {}", log.display()));
+            return Ok(());
+        }
         // The file of an earlier head may remain from a killed one.
         let is_ours = HeadFile::read(&dir)?.is_some_and(|file| file.pid == head.id());
         let status = if is_ours { status_of(file, &config).await.ok() } else { None };
@@ -367,7 +386,11 @@ fn spawn(file: &Path, log: &Path, global: &GlobalArgs) -> Result<Child, Failed> 
 /// # Errors
 /// The system refuses it.
 pub fn leave_session() -> Result<(), Failed> {
-    let left = rustix::process::setsid();
+    let left = match rustix::process::setsid() {
+        // A process that has replaced itself has left it before.
+        Err(rustix::io::Errno::PERM) => return Ok(()),
+        left => left,
+    };
     left.map(drop).map_err(|error| Failed::failure(format!("cannot begin a session: {error}")))
 }
 

@@ -64,6 +64,7 @@ pub mod site_files;
 pub mod slots;
 #[cfg(feature = "command")]
 mod solo;
+pub mod standby;
 #[cfg(feature = "command")]
 pub mod tokens;
 #[cfg(feature = "command")]

@@ -3,9 +3,11 @@
 //! Independent of commands.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 #[cfg(all(target_os = "linux", feature = "wan"))]
 use std::path::PathBuf;
+use std::time::Duration;
 
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::job::JobParams;
@@ -20,10 +22,12 @@ use springtide_runtime::config::{
 };
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::NodeIdentity;
-use springtide_runtime::net::{self, LinkPolicy, NetConfig};
+use springtide_runtime::net::{
+    self, Address, Contact, GateCondition, LinkPolicy, Net, NetConfig, gated, plain_socket,
+};
 use springtide_runtime::processors::Processors;
 
-use crate::operations::reach::first_answering;
+use crate::operations::reach::{answers, first_answering, first_that_answers};
 use crate::shape::GridShape;
 
 fn congestion(choice: Congestion) -> net::Congestion {
@@ -173,16 +177,34 @@ pub fn endpoint(
     incarnation: Incarnation,
     network: Option<&Emulated>,
 ) -> Result<Endpoint, Failed> {
-    let Some(network) = network else {
-        return Ok(Endpoint::quic(config, identity, incarnation)?);
+    endpoint_while(config, identity, incarnation, network, None)
+}
+
+/// As [`endpoint`], which sends while a condition holds.
+///
+/// # Errors
+/// As [`endpoint`].
+pub fn endpoint_while(
+    config: NetConfig,
+    identity: &NodeIdentity,
+    incarnation: Incarnation,
+    network: Option<&Emulated>,
+    condition: Option<GateCondition>,
+) -> Result<Endpoint, Failed> {
+    let wrap = |socket: UdpSocket| -> io::Result<_> {
+        let inner = match network {
+            None => plain_socket(socket)?,
+            #[cfg(all(target_os = "linux", feature = "wan"))]
+            Some(network) => springtide_wan::shaped::Shaped::wrap(socket, network.clone())?,
+            #[cfg(not(all(target_os = "linux", feature = "wan")))]
+            Some(network) => match *network {},
+        };
+        Ok(match condition {
+            Some(condition) => gated(inner, condition),
+            None => inner,
+        })
     };
-    #[cfg(all(target_os = "linux", feature = "wan"))]
-    {
-        let wrap = |socket| springtide_wan::shaped::Shaped::wrap(socket, network.clone());
-        Ok(Endpoint::quic_over(config, identity, incarnation, wrap)?)
-    }
-    #[cfg(not(all(target_os = "linux", feature = "wan")))]
-    match *network {}
+    Ok(Endpoint::quic_over(config, identity, incarnation, wrap)?)
 }
 
 /// Looks up clusters by their names.
@@ -404,6 +426,33 @@ pub async fn resolve_any(all: &HostPorts) -> Result<SocketAddr, Failed> {
     }
     let answering = first_answering(&found).await;
     answering.ok_or_else(|| unknown.unwrap_or_else(|| Failed::failure("the head has no address")))
+}
+
+/// Interval between checks of the head's address.
+const FOLLOW_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Keeps the address of the head current while this process runs, where the head has several: the
+/// heads of a grid may be on different machines. Never returns if there is a choice.
+pub async fn follow_head(net: Net, mut head: Contact, addresses: HostPorts) {
+    while addresses.all().len() > 1 {
+        tokio::time::sleep(FOLLOW_INTERVAL).await;
+        let is_there = match head.address {
+            Address::Socket(address) => answers(address).await,
+            _ => false,
+        };
+        if !is_there {
+            let mut found = Vec::new();
+            for at in addresses.all() {
+                // A name that is unknown now may be known later.
+                found.extend(lookup(at).await.unwrap_or_default());
+            }
+            let Some(address) = first_that_answers(&found).await else { continue };
+            tracing::info!("the head is at {address}");
+            head.address = Address::Socket(address);
+        }
+        // A message of an earlier head may have named another address.
+        net.learn(head.clone());
+    }
 }
 
 /// The address at which a process listens that is to reach the head. Where the config has the

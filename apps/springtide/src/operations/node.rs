@@ -146,6 +146,11 @@ pub async fn run(
     let net = netconf::node_net(&config);
     let bind = net.bind.ip();
     let endpoint = netconf::endpoint(net, &identity, incarnation, network.as_ref())?;
+    actix_rt::spawn(netconf::follow_head(
+        endpoint.net.clone(),
+        options.head.clone(),
+        config.head.address.clone(),
+    ));
     let node = RunningNode::start(endpoint, options, registry);
     let (end, ends) = mpsc::unbounded_channel();
     let notifier = Notifier::of_env();

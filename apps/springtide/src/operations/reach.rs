@@ -60,23 +60,33 @@ async fn probe(from: Option<IpAddr>, to: SocketAddr) -> Result<(), Error> {
     Err(ErrorKind::TimedOut.into())
 }
 
-/// The first of these addresses that answers; if none does, the first one.
-pub async fn first_answering(addresses: &[SocketAddr]) -> Option<SocketAddr> {
-    if addresses.len() > 1 {
-        let mut probes = JoinSet::new();
-        for (address, place) in addresses.iter().copied().zip(0..) {
-            probes.spawn(async move {
-                sleep(STAGGER * place).await;
-                probe(None, address).await.is_ok().then_some(address)
-            });
-        }
-        while let Some(ended) = probes.join_next().await {
-            if let Ok(Some(answered)) = ended {
-                return Some(answered);
-            }
+/// Whether an address answers.
+pub async fn answers(address: SocketAddr) -> bool {
+    probe(None, address).await.is_ok()
+}
+
+/// The first of these addresses that answers; none if none does.
+pub async fn first_that_answers(addresses: &[SocketAddr]) -> Option<SocketAddr> {
+    let mut probes = JoinSet::new();
+    for (address, place) in addresses.iter().copied().zip(0..) {
+        probes.spawn(async move {
+            sleep(STAGGER * place).await;
+            answers(address).await.then_some(address)
+        });
+    }
+    while let Some(ended) = probes.join_next().await {
+        if let Ok(Some(answered)) = ended {
+            return Some(answered);
         }
     }
-    addresses.first().copied()
+    None
+}
+
+/// The first of these addresses that answers; if none does, the first one.
+pub async fn first_answering(addresses: &[SocketAddr]) -> Option<SocketAddr> {
+    // Without a choice, nothing is asked.
+    let answering = if addresses.len() > 1 { first_that_answers(addresses).await } else { None };
+    answering.or_else(|| addresses.first().copied())
 }
 
 /// Why a process that listens at `bind` does not reach the head. None if the head's address

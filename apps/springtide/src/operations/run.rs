@@ -15,7 +15,9 @@ use springtide_actors::head::{HEAD, Head};
 use springtide_actors::job::{JobParams, SCHEDULER};
 use springtide_actors::links::{LinkChange, LinkChanges};
 use springtide_actors::policy::Mode;
-use springtide_actors::scheduler::{CancelJob, GetWait, JobGrant, Scheduler, Submit};
+use springtide_actors::scheduler::{
+    CancelJob, GetJob, GetWait, JobGrant, Scheduler, Submit, SubmitError,
+};
 use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed, of_refusal};
 use springtide_cli::outdir::{OutDir, manifest};
@@ -27,7 +29,7 @@ use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::tls::Ca;
 use springtide_runtime::net::{Contact, LinkError};
-use springtide_runtime::remote::{Remote, RemoteRequest};
+use springtide_runtime::remote::{Refusal, Remote, RemoteError, RemoteRequest};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep_until, timeout};
 
@@ -51,6 +53,10 @@ const QUEUE_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);
 const CANCEL_GRACE: Duration = Duration::from_secs(3);
 /// Time to wait for the reason of a lost link: the scheduler knows more than the link.
 const LINK_GRACE: Duration = Duration::from_secs(5);
+/// Time to wait for a second head of the grid.
+const TAKEOVER_GRACE: Duration = Duration::from_secs(60);
+/// Delay before a submission is repeated at a second head.
+const RESUBMIT_DELAY: Duration = Duration::from_secs(1);
 /// Interval between updates of the progress line.
 const TICK: Duration = Duration::from_millis(100);
 /// Interval between questions for the reason why a job waits.
@@ -223,6 +229,8 @@ struct Session {
     submit: Submit,
     links: Arc<LinkChanges>,
     news: mpsc::Receiver<ReceivedNews>,
+    /// Whether a second head may take over.
+    has_second_head: bool,
 }
 
 fn submission(
@@ -282,7 +290,14 @@ async fn own_grid(
     });
     let began = Instant::now();
     let submit = submission(order, params, start, head.contact());
-    let session = Session { endpoint: endpoint.clone(), head: HEAD.into(), submit, links, news };
+    let session = Session {
+        endpoint: endpoint.clone(),
+        head: HEAD.into(),
+        submit,
+        links,
+        news,
+        has_second_head: false,
+    };
     let ended = match started(&head, dir.path(), watch).await {
         Ok(()) => drive(order.job, session, watch).await,
         Err(failed) => Err(failed),
@@ -343,7 +358,8 @@ async fn attached(
         failed = watch.stopped() => return Err(failed),
         attached = attach_within(file, &config.value, order.args.wait) => attached?,
     };
-    let Attachment { endpoint, links, news, head, crowded_hosts: crowded, .. } = attachment;
+    let Attachment { endpoint, links, news, head, crowded_hosts: crowded, has_second_head, .. } =
+        attachment;
     watch.warn_crowded(&crowded);
     endpoint.recorder.record(Event::RunStarted {
         run: run.to_owned(),
@@ -353,7 +369,8 @@ async fn attached(
     });
     let began = Instant::now();
     let submit = submission(order, params, None, endpoint.net.contact());
-    let session = Session { endpoint: endpoint.clone(), head, submit, links, news };
+    let session =
+        Session { endpoint: endpoint.clone(), head, submit, links, news, has_second_head };
     let ended = drive(order.job, session, watch).await;
     record_end(&endpoint, &ended, began.elapsed());
     watch.records(&endpoint.recorder.drain());
@@ -368,9 +385,14 @@ async fn drive(
     session: Session,
     watch: &mut RunWatcher<'_>,
 ) -> Result<(RunEnd, Exit), Failed> {
-    let Session { endpoint, head, submit, links, mut news } = session;
+    let Session { endpoint, head, submit, links, mut news, has_second_head } = session;
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
-    let mut answer = Box::pin(scheduler.send(submit).deadline(QUEUE_TIMEOUT));
+    let request = || Box::pin(scheduler.send(submit.clone()).deadline(QUEUE_TIMEOUT));
+    let mut answer = request();
+    let (mut resubmit_at, mut lost_at_first) = (None::<Instant>, None::<Instant>);
+    // Whether the head that answers knows the job.
+    let mut confirmation: Option<RemoteRequest<GetJob>> = None;
+    let grace = if has_second_head { TAKEOVER_GRACE } else { LINK_GRACE };
     let mut granted: Option<JobGrant> = None;
     let mut lost: Option<(Instant, LinkError)> = None;
     let mut ticks = interval(TICK);
@@ -382,10 +404,18 @@ async fn drive(
         let lost_at = lost.as_ref().map(|(at, _)| *at);
         let abort = async {
             match lost_at {
-                Some(at) => sleep_until(at + LINK_GRACE).await,
+                Some(at) => sleep_until(at + grace).await,
                 None => std::future::pending().await,
             }
         };
+        let resubmission_due = resubmit_at;
+        let resubmission = async {
+            match resubmission_due {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        let awaits_head = granted.is_none() || (has_second_head && lost.is_some());
         tokio::select! {
             biased;
             failed = watch.stopped() => {
@@ -399,15 +429,36 @@ async fn drive(
                 JobUpdate::Note(note) => watch.note(*note),
                 JobUpdate::Ended(ended) => return Ok(conclude(name, *ended)),
             },
-            reply = &mut answer, if granted.is_none() => {
+            () = resubmission => {
+                resubmit_at = None;
+                answer = request();
+            }
+            reply = &mut answer, if granted.is_none() && resubmit_at.is_none() => {
+                if let Err(error) = &reply
+                    && has_second_head
+                    && is_of_lost_head(error)
+                {
+                    let text = error.to_string();
+                    lost.get_or_insert_with(|| (Instant::now(), LinkError { text, refused: None }));
+                    lost_at_first.get_or_insert_with(Instant::now);
+                    resubmit_at = Some(Instant::now() + RESUBMIT_DELAY);
+                    continue;
+                }
+                // The nodes register at the second head a little later.
+                let is_early = lost_at_first.is_some_and(|at| at.elapsed() < TAKEOVER_GRACE);
+                if is_early && matches!(reply, Ok(Err(SubmitError::NotPlaced { .. }))) {
+                    resubmit_at = Some(Instant::now() + RESUBMIT_DELAY);
+                    continue;
+                }
                 let reply = reply??;
+                lost = None;
                 if watch.verbose {
                     let (job, count) = (reply.job, reply.view.members.len());
                     watch.talk.say(&format!("{job} has {count} nodes"));
                 }
                 granted = Some(reply);
             }
-            _ = asks.tick(), if granted.is_none() && wait_request.is_none() => {
+            _ = asks.tick(), if awaits_head && wait_request.is_none() => {
                 let ask = GetWait { client: me.clone() };
                 wait_request = Some(scheduler.send(ask).deadline(HEAD_TIMEOUT).start());
             }
@@ -418,9 +469,38 @@ async fn drive(
                 }
             }, if wait_request.is_some() => {
                 wait_request = None;
+                if has_second_head && answer.is_ok() && lost.take().is_some() {
+                    let ask = |granted: &JobGrant| GetJob { job: granted.job };
+                    let ask = granted.as_ref().map(ask);
+                    confirmation =
+                        ask.map(|ask| scheduler.send(ask).deadline(HEAD_TIMEOUT).start());
+                }
                 // A head that does not know the request leaves the line unchanged.
                 if let (None, Ok(Some(what))) = (&granted, answer) {
                     watch.talk.wait_for(&format!("waiting for {what}"));
+                }
+            }
+            Some(known) = async {
+                match &mut confirmation {
+                    Some(confirmation) => Some(confirmation.await),
+                    None => None,
+                }
+            }, if confirmation.is_some() => {
+                confirmation = None;
+                match known {
+                    Ok(Some(_)) => {}
+                    Err(error) if error.refusal() != Some(Refusal::NoJob) => {
+                        // The link is lost again, or the question.
+                        let text = error.to_string();
+                        lost = Some((Instant::now(), LinkError { text, refused: None }));
+                    }
+                    // The second head does not know jobs whose clients wait.
+                    Ok(None) | Err(_) => {
+                        watch.talk.say("another head has taken over: the job is submitted again");
+                        granted = None;
+                        lost_at_first = Some(Instant::now());
+                        answer = request();
+                    }
                 }
             }
             changes = links.next() => {
@@ -428,7 +508,9 @@ async fn drive(
                     // The head decides about a job whose coordinator's node is lost.
                     if let LinkChange::Down(why) = link && node == head {
                         let text = format!("the link to {node} is down: {why}");
-                        lost = Some((Instant::now(), LinkError { text, ..why }));
+                        let at = lost.as_ref().map_or_else(Instant::now, |(at, _)| *at);
+                        lost_at_first.get_or_insert(at);
+                        lost = Some((at, LinkError { text, ..why }));
                     }
                 }
             }
@@ -440,6 +522,14 @@ async fn drive(
             _ = ticks.tick() => watch.talk.tick(),
         }
     }
+}
+
+/// Whether a message may not have reached the head, or its answer not this process.
+pub fn is_of_lost_head(error: &RemoteError) -> bool {
+    matches!(
+        error,
+        RemoteError::Gone { .. } | RemoteError::Timeout { .. } | RemoteError::NoActor { .. }
+    )
 }
 
 /// Cancels a job within a short time, and still handles its last notes.

@@ -30,6 +30,7 @@ use crate::operations::node;
 use crate::operations::notify::Notifier;
 use crate::operations::signals::{Signals, word};
 use crate::operations::site_files;
+use crate::operations::standby;
 use crate::options::GlobalArgs;
 
 /// The file with the last address of a site.
@@ -166,6 +167,7 @@ pub async fn run(
     let enrolment = endpoint.hub.remote(&head.node, ENROLMENT);
     let files = names.iter().map(|node| dir.join("node").join(node.as_str())).collect();
     actix_rt::spawn(renew_files(files, calendar(), enrolment));
+    standby::publish_witness(config, &name, &endpoint, &dir).await?;
     let host = SiteHost::start(endpoint, head.clone(), part);
     let renewal = Renewal { identity, dir: dir.clone(), calendar: calendar(), seed: own.0 };
     let mut expired = pin!(host.renew(renewal));

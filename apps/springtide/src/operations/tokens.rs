@@ -21,6 +21,7 @@ use springtide_runtime::remote::Remote;
 
 use super::attach::{Attachment, attach, grid_config, record_command};
 use super::grid_files::{HeadFile, ca_dir, check_authority, dir_of, program_name};
+use super::standby::check_not_waiting;
 
 /// Timeout of a request to the head.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -46,6 +47,7 @@ impl GridTokens {
         if dir.exists() {
             private::check_dir(&dir)?;
         }
+        check_not_waiting(&config, &dir)?;
         let book = EnrolmentStore::of(&dir);
         Ok(Self { config, dir, book })
     }

@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use springtide_actors::head::Head;
@@ -14,11 +15,12 @@ use springtide_cli::outdir::write_file;
 use springtide_cli::talk::Talk;
 use springtide_runtime::config::{ClusterSection, GridConfig, Loaded, SitePlace, Sources};
 use springtide_runtime::net::tls::{RotationStep, calendar};
+use springtide_runtime::records::{Disk, Files};
 use tokio::time::interval;
 
 use crate::operations::aliases;
 use crate::operations::desk::{ArchiveSettings, Retention};
-use crate::operations::grid::{self, HeadCertificate};
+use crate::operations::grid::{self, ActingRole, HeadCertificate};
 use crate::operations::grid_files;
 use crate::operations::grid_files::LaunchPlan;
 use crate::operations::gridlog::{GridLog, LogLimits};
@@ -28,6 +30,7 @@ use crate::operations::notify::Notifier;
 use crate::operations::signals::{Signals, word};
 use crate::operations::site_files;
 use crate::operations::slots;
+use crate::operations::standby::{self, StandbyOptions};
 use crate::options::GlobalArgs;
 use crate::shape::GridShape;
 use springtide_dashboard::PreparedDashboard;
@@ -38,13 +41,30 @@ const DEV_HEADER: &str = "# Written by `dev`, which overwrites it at each start.
 /// Interval between comparisons of the grid's state.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Starts the grid of a config and keeps running.
+/// Starts the grid of a config and keeps running. A grid with a second head runs it on another
+/// machine; `is_second` says that this process is the one whose files were copied there.
 ///
 /// # Errors
 /// The grid cannot be started, or all its nodes are broken.
-pub async fn up(file: &Path, version: &'static str, global: &GlobalArgs) -> Result<(), Failed> {
+pub async fn up(
+    file: &Path,
+    is_second: bool,
+    version: &'static str,
+    global: &GlobalArgs,
+) -> Result<(), Failed> {
     let config = checked(file).await?;
-    stay(file, &config, version, global, &|| Ok(())).await
+    let role = if is_second || config.value.standby.is_some() {
+        let dir = grid_files::dir_of(file, &config.value);
+        let (is_quiet, log_level) = (global.quiet, global.log_level);
+        let options = StandbyOptions { is_second, is_quiet, log_level };
+        let role = standby::wait_for_role(file, &config.value, &dir, options).await?;
+        // A signal has ended the wait.
+        let Some(role) = role else { return Ok(()) };
+        Some(role)
+    } else {
+        None
+    };
+    stay(file, &config, version, global, &|| Ok(()), role.as_ref()).await
 }
 
 /// The config of a grid that can be started.
@@ -92,7 +112,7 @@ pub async fn dev(
         write_file(&file, text.as_bytes())
     };
     check_dev_header(&file)?;
-    stay(&file, &config, version, global, &write).await
+    stay(&file, &config, version, global, &write, None).await
 }
 
 /// Checks that a file is `dev`'s own or does not exist.
@@ -117,6 +137,7 @@ async fn stay(
     version: &'static str,
     global: &GlobalArgs,
     alone: &grid::Alone<'_>,
+    role: Option<&ActingRole>,
 ) -> Result<(), Failed> {
     let mut signals = Signals::take()?;
     let mut talk = Talk::new(global.quiet);
@@ -135,11 +156,18 @@ async fn stay(
     let kept = &config.value.retention;
     let retention = Retention { jobs: kept.jobs.get() as usize, age: kept.jobs_age.get() };
     let config_text = config.show(true);
-    let setting =
-        ArchiveSettings { dir: dir.clone(), config: config_text, version, log_max, retention };
+    let files = role.map_or_else(|| Arc::new(Disk) as Arc<dyn Files>, |role| role.files.clone());
+    let setting = ArchiveSettings {
+        dir: dir.clone(),
+        files,
+        config: config_text,
+        version,
+        log_max,
+        retention,
+    };
     let board = PreparedDashboard::of(config.value.grid.as_str(), &config.value.dashboard)?;
     // The lease decides whether another head runs, for all hosts that share this directory.
-    let (head, archive) = grid::start_again(&plan, setting, alone).await?;
+    let (head, archive) = grid::start_again(&plan, setting, alone, role).await?;
     let board = match board.map(|board| board.start(&head, &dir)).transpose() {
         Ok(board) => board,
         Err(failed) => {
@@ -170,7 +198,8 @@ async fn stay(
             }
         }
     };
-    let mut superseded = false;
+    // The other head continues, so that this one leaves it what it can.
+    let mut superseded = role.is_some();
     let ended = match settled {
         Err(failed) => Err(failed),
         // Clusters whose nodes exist only while jobs need them may have none at the start.

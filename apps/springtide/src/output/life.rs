@@ -1,6 +1,7 @@
 //! The state of a grid as text and as a JSON object.
 
-use serde_json::json;
+use serde_json::{Value, json};
+use springtide_actors::scheduler::{HeadMember, HeadRole};
 use springtide_cli::format::{SCHEMA, many};
 
 use crate::operations::life::{GridLife, GridState};
@@ -16,6 +17,9 @@ pub fn life_text(life: &GridLife) -> String {
             text += &format!("nodes join  at {join}\n");
         }
     }
+    for member in members(life) {
+        text += &format!("member      {}\n", describe_member(member, acting_records(life)));
+    }
     if let Some(url) = &life.dashboard {
         text += &format!("dashboard   {url}\n");
     }
@@ -29,6 +33,31 @@ pub fn life_text(life: &GridLife) -> String {
         text += &format!("{reason}\n");
     }
     text
+}
+
+/// The members of the head, if it has a second one.
+fn members(life: &GridLife) -> &[HeadMember] {
+    life.status.as_ref().map_or(&[], |status| &status.members)
+}
+
+/// Index of the last record of the head that acts.
+fn acting_records(life: &GridLife) -> u64 {
+    let acting = members(life).iter().find(|member| member.role == HeadRole::Acts);
+    acting.and_then(|member| member.records).unwrap_or_default()
+}
+
+fn describe_member(member: &HeadMember, last: u64) -> String {
+    let HeadMember { node, role, answers, records } = member;
+    let silence = if *answers { "" } else { ", and does not answer" };
+    match (role, records) {
+        (HeadRole::Acts, _) => format!("{node} acts, with {last} records"),
+        (HeadRole::Waits, Some(records)) => {
+            let lag = last.saturating_sub(*records);
+            format!("{node} waits, {lag} records behind{silence}")
+        }
+        (HeadRole::Waits, None) => format!("{node} waits{silence}"),
+        (HeadRole::Witness, _) => format!("{node} is the witness{silence}"),
+    }
 }
 
 fn sentence(state: GridState) -> &'static str {
@@ -46,6 +75,18 @@ pub fn life_object(life: &GridLife) -> String {
     let head = life.head.as_ref().map(|head| {
         json!({ "pid": head.pid, "host": head.host, "address": head.address, "join": head.join })
     });
+    let last = acting_records(life);
+    let member = |member: &HeadMember| {
+        let behind = member.records.map(|records| last.saturating_sub(records));
+        json!({
+            "node": member.node,
+            "role": member.role,
+            "answers": member.answers,
+            "records": member.records,
+            "behind": behind,
+        })
+    };
+    let members: Vec<Value> = members(life).iter().map(member).collect();
     let (waiting, running) = life.jobs();
     let jobs = life.status.as_ref().map(|_| json!({ "waiting": waiting, "running": running }));
     let object = json!({
@@ -53,6 +94,7 @@ pub fn life_object(life: &GridLife) -> String {
         "grid": life.grid,
         "state": life.state.word(),
         "head": head,
+        "members": members,
         "dashboard": life.dashboard,
         "clusters": life.status.as_ref().map(|_| life.nodes()),
         "jobs": jobs,

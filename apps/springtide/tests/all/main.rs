@@ -42,6 +42,8 @@ mod solve;
 mod spmd;
 #[cfg(target_os = "linux")]
 mod ssh;
+#[cfg(target_os = "linux")]
+mod standby;
 mod starts;
 mod support;
 mod users;

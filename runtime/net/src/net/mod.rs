@@ -35,7 +35,7 @@ pub use self::hello::Protocols;
 pub use self::link::{DropCause, Link, LinkProfile};
 pub use self::memory::{EventCounts, JoinError, LinkUnit, MemoryConfig, MemoryNet};
 pub use self::paths::{Path, Paths};
-pub use self::quic::NetError;
+pub use self::quic::{GateCondition, NetError, gated, plain_socket};
 pub use self::router::Router;
 pub(crate) use self::strikes::Violations;
 pub use self::strikes::{BAN_DURATION, VIOLATION_WINDOW, VIOLATIONS_MAX};

@@ -11,7 +11,6 @@ use springtide_actors::scheduler::JobDependency;
 use springtide_cli::exit::{Failed, cannot};
 use springtide_cli::outdir::make_dir;
 use springtide_runtime::id::JobId;
-use springtide_runtime::records::Disk;
 
 use super::entry::{ArchiveSettings, LOST};
 use super::kept::ArchivedJob;
@@ -36,7 +35,7 @@ impl ArchiveReader {
     pub fn open(setting: ArchiveSettings) -> Result<Self, Failed> {
         let dir = setting.dir.join("jobs");
         make_dir(&dir)?;
-        let records = JobRecords::open(Arc::new(Disk), &setting.dir)?;
+        let records = JobRecords::open(Arc::clone(&setting.files), &setting.dir)?;
         let last = records.last().max(last_dir(&dir)?);
         let job = |entry: super::entry::ArchiveEntry| {
             let mut job = ArchivedJob::new(dir.join(entry.job.to_string()), entry, records.clone());

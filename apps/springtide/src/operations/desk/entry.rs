@@ -1,6 +1,7 @@
 //! What the archive knows of a job.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use springtide_cli::exit::Exit;
 use springtide_cli::run_end::RunEnd;
 use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::JobId;
+use springtide_runtime::records::Files;
 
 use super::retention::Retention;
 
@@ -204,6 +206,8 @@ pub struct JobRecord {
 pub struct ArchiveSettings {
     /// The directory of the grid.
     pub dir: PathBuf,
+    /// The files of the records.
+    pub files: Arc<dyn Files>,
     /// The grid's config in its printed form.
     pub config: String,
     /// The version of this program.

@@ -62,6 +62,7 @@ impl ArchiveGrid {
         let (dir, config) = (self.temp.path().to_owned(), String::new());
         ArchiveReader::open(ArchiveSettings {
             dir,
+            files: Arc::new(Disk),
             config,
             version: "1",
             log_max: u64::MAX,

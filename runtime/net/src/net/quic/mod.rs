@@ -7,6 +7,7 @@
 //! next.
 
 mod congestion;
+mod gate;
 mod handshake;
 mod link;
 mod machine;
@@ -30,6 +31,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+pub use self::gate::{GateCondition, gated};
 use self::link::LiveLink;
 use self::machine::{Conn, ConnectionAction, ConnectionEvent, LinkMachine, LinkPhase};
 use self::queue::FrameQueue;
@@ -123,7 +125,10 @@ pub(crate) struct EndpointParts {
 }
 
 /// The system's socket without a wrapper. Call it inside a tokio runtime.
-pub(crate) fn plain_socket(socket: UdpSocket) -> io::Result<Arc<dyn quinn::AsyncUdpSocket>> {
+///
+/// # Errors
+/// The system's.
+pub fn plain_socket(socket: UdpSocket) -> io::Result<Arc<dyn quinn::AsyncUdpSocket>> {
     quinn::TokioRuntime.wrap_udp_socket(socket)
 }
 

@@ -1,0 +1,347 @@
+//! Members of a head on the network in memory, with virtual time: deaths and cuts, and the files of
+//! both heads.
+
+use springtide_runtime::id::{Incarnation, JobId, Peer};
+use springtide_runtime::net::MemoryNet;
+use springtide_runtime::records::Disk;
+use springtide_scheduler::standby::DurableState;
+
+use super::*;
+use crate::endpoint::Endpoint;
+use crate::store::Store;
+
+const NAMES: [&str; 3] = ["head-a", "head-b", "witness"];
+
+struct Process {
+    endpoint: Endpoint,
+    member: Addr<StandbyMember>,
+    status: watch::Receiver<MemberStatus>,
+}
+
+/// Three processes in clusters of their names, with directories that outlive them.
+struct TestMembers {
+    network: MemoryNet,
+    dir: tempfile::TempDir,
+    processes: BTreeMap<&'static str, Process>,
+    incarnation: u64,
+    /// Whether the heads have files.
+    has_files: bool,
+}
+
+impl TestMembers {
+    fn start(seed: u64) -> Self {
+        Self::of(seed, false)
+    }
+
+    fn of(seed: u64, has_files: bool) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let network = MemoryNet::new(seed);
+        let processes = BTreeMap::new();
+        let mut all = Self { network, dir, processes, incarnation: 0, has_files };
+        NAMES.into_iter().for_each(|name| all.launch(name));
+        all
+    }
+
+    /// The directory of a head.
+    fn files_of(&self, name: &str) -> Option<PathBuf> {
+        let is_head = self.has_files && name != NAMES[2];
+        is_head.then(|| self.dir.path().join(format!("{name}.files")))
+    }
+
+    /// The files of a head.
+    fn files(&self, name: &str) -> Vec<(String, Vec<u8>)> {
+        let dir = self.files_of(name).unwrap();
+        let read = |file: ListedFile| {
+            let bytes = std::fs::read(dir.join(&file.path)).unwrap();
+            (file.path, bytes)
+        };
+        replica::list(&dir).unwrap().into_iter().map(read).collect()
+    }
+
+    fn launch(&mut self, name: &'static str) {
+        self.incarnation += 1;
+        let incarnation = Incarnation(self.incarnation);
+        let peer = Peer { node: name.into(), incarnation, cluster: name.into() };
+        let endpoint = Endpoint::over(self.network.join(peer).unwrap());
+        for other in self.processes.values() {
+            endpoint.net.learn(other.endpoint.net.contact());
+            other.endpoint.net.learn(endpoint.net.contact());
+        }
+        let [first, second, witness] = NAMES.map(NodeId::from);
+        let members = Members { heads: [first, second], witness };
+        let log = MemberLog::open(Arc::new(Disk), &self.dir.path().join(name)).unwrap();
+        let (timing, dir) = (StandbyTiming::default(), self.files_of(name));
+        let (member, status) = StandbyMember::publish(&endpoint.hub, members, timing, log, dir);
+        endpoint.start();
+        self.processes.insert(name, Process { endpoint, member, status });
+    }
+
+    fn kill(&mut self, name: &str) {
+        self.network.kill(&name.into());
+        self.processes.remove(name);
+    }
+
+    fn cut(&self, a: &str, b: &str, cut: bool) {
+        self.network.partition(&a.into(), &b.into(), cut);
+    }
+
+    fn acting(&self) -> Vec<&'static str> {
+        let acts = |process: &Process| process.status.borrow().may_act();
+        self.processes.iter().filter(|(_, it)| acts(it)).map(|(name, _)| *name).collect()
+    }
+
+    /// Waits until this condition holds of the acting heads, of which there is never a second.
+    async fn until(&self, seconds: u64, holds: impl Fn(&[&'static str]) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(seconds);
+        loop {
+            let acting = self.acting();
+            assert!(acting.len() < 2, "{acting:?}");
+            if holds(&acting) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{acting:?} after {seconds} s");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Appends a record at the acting head.
+    async fn append(&self, text: &str) -> Result<u64, AppendError> {
+        self.append_at(self.acting()[0], text.as_bytes().to_vec()).await
+    }
+
+    async fn append_at(&self, name: &str, value: Vec<u8>) -> Result<u64, AppendError> {
+        let (sender, answer) = tokio::sync::oneshot::channel();
+        let reply = Box::new(|result| drop(sender.send(result)));
+        self.processes[name].member.do_send(AppendRecords { values: vec![value], reply });
+        answer.await.unwrap_or(Err(AppendError::OutcomeUnknown))
+    }
+
+    /// The values on the disk of a member.
+    fn values(&self, name: &str) -> Vec<String> {
+        let log = MemberLog::open(Arc::new(Disk), &self.dir.path().join(name)).unwrap();
+        let DurableState { entries, .. } = log.state();
+        let values = entries.iter().filter_map(|entry| entry.value.clone());
+        values.map(|value| String::from_utf8(value).unwrap()).collect()
+    }
+}
+
+fn other(name: &str) -> &'static str {
+    if name == NAMES[0] { NAMES[1] } else { NAMES[0] }
+}
+
+#[actix::test]
+async fn the_other_head_takes_over_with_all_answered_records() {
+    tokio::time::pause();
+    for seed in 0..8 {
+        let mut all = TestMembers::start(seed);
+        all.until(10, |acting| acting.len() == 1).await;
+        let first = all.acting()[0];
+        let mut answered = Vec::new();
+        for number in 0..30 {
+            let text = format!("record {number}");
+            all.append(&text).await.unwrap();
+            answered.push(text);
+        }
+        all.kill(first);
+        all.until(10, |acting| acting == [other(first)]).await;
+        all.append("after").await.unwrap();
+        answered.push("after".to_owned());
+        assert_eq!(all.values(other(first)), answered, "seed {seed}");
+        // The first head returns, and gets what it missed.
+        all.launch(first);
+        let is_whole = |acting: &[&str]| {
+            assert_eq!(acting, [other(first)], "seed {seed}");
+            all.values(first) == answered
+        };
+        all.until(30, is_whole).await;
+        all.kill(other(first));
+        all.until(10, |acting| acting == [first]).await;
+    }
+}
+
+#[actix::test]
+async fn two_heads_that_are_cut_apart_never_act_both() {
+    tokio::time::pause();
+    for seed in 0..20 {
+        let all = TestMembers::start(seed);
+        all.until(10, |acting| acting.len() == 1).await;
+        let first = all.acting()[0];
+        // Both live and reach the witness: the first one continues.
+        all.cut(NAMES[0], NAMES[1], true);
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        all.until(1, |acting| acting == [first]).await;
+        all.append("alone").await.unwrap();
+        all.cut(NAMES[0], NAMES[1], false);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        all.append("together").await.unwrap();
+        // The first one reaches no member: the other one acts, after the first one has stopped.
+        all.cut(NAMES[0], NAMES[1], true);
+        all.cut(first, NAMES[2], true);
+        all.until(15, |acting| acting == [other(first)]).await;
+        assert_eq!(all.values(other(first)), ["alone", "together"], "seed {seed}");
+        let refused = all.append_at(first, vec![1]).await;
+        assert_eq!(refused, Err(AppendError::MayNotAct(MayNotAct)));
+    }
+}
+
+/// A change of a file that both heads have.
+fn change(number: usize, bytes: usize) -> Vec<u8> {
+    let path = format!("jobs/{}", number % 7);
+    let contents = bytes::Bytes::from(vec![number as u8; bytes]);
+    let changes = vec![
+        replica::FileChange::Create { path: path.clone() },
+        replica::FileChange::Append { path, offset: 0, bytes: contents },
+    ];
+    replica::ChangeRecord { made_by: None, changes }.encode().unwrap()
+}
+
+#[actix::test]
+async fn both_heads_have_the_same_files_after_deaths_and_copies() {
+    tokio::time::pause();
+    for seed in 0..4 {
+        let mut all = TestMembers::of(seed, true);
+        all.until(10, |acting| acting.len() == 1).await;
+        let (mut number, mut first) = (0, all.acting()[0]);
+        for round in 0..3 {
+            // Snapshots replace the records of some rounds, so that files are copied.
+            let bytes = if round == 1 { 300_000 } else { 1000 };
+            let returned = other(first);
+            for _ in 0..40 {
+                number += 1;
+                all.append_at(first, change(number, bytes)).await.unwrap();
+            }
+            if round == 1 {
+                // The other head misses the next records.
+                all.kill(returned);
+                for _ in 0..60 {
+                    number += 1;
+                    all.append_at(first, change(number, bytes)).await.unwrap();
+                }
+                all.launch(returned);
+            }
+            all.until(60, |_| all.files(first) == all.files(returned)).await;
+            assert!(!all.files(first).is_empty());
+            all.kill(first);
+            all.until(10, |acting| acting == [returned]).await;
+            all.launch(first);
+            first = returned;
+        }
+    }
+}
+
+/// A process dies without warning, with a disk that it does not lose.
+#[actix::test]
+async fn a_head_without_its_log_copies_the_files_again() {
+    tokio::time::pause();
+    let mut all = TestMembers::of(1, true);
+    all.until(10, |acting| acting.len() == 1).await;
+    let first = all.acting()[0];
+    all.append_at(first, change(1, 10)).await.unwrap();
+    all.until(10, |_| all.files(first) == all.files(other(first))).await;
+    all.kill(first);
+    all.until(10, |acting| acting == [other(first)]).await;
+    std::fs::remove_dir_all(all.dir.path().join(first)).unwrap();
+    let stray = all.files_of(first).unwrap().join("jobs/stray");
+    std::fs::write(&stray, "not the other head's").unwrap();
+    all.launch(first);
+    all.until(30, |_| all.files(first) == all.files(other(first))).await;
+    assert!(!stray.exists());
+    assert_eq!(all.acting(), [other(first)]);
+}
+
+/// Runs the blocking work of a store on a thread, while the members of this one answer.
+async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, done) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || _ = sender.send(work()));
+    done.await.unwrap()
+}
+
+impl TestMembers {
+    /// The log of a head's changes, and its directory.
+    fn changes_of(&self, name: &str) -> (Arc<ChangeLog>, PathBuf) {
+        let dir = self.files_of(name).unwrap();
+        let member = self.processes[name].member.clone();
+        (ChangeLog::new(&dir, name.into(), member), dir)
+    }
+}
+
+#[actix::test]
+async fn the_next_head_continues_with_the_store_of_a_dead_one() {
+    tokio::time::pause();
+    for seed in 0..3 {
+        let mut all = TestMembers::of(seed, true);
+        all.until(10, |acting| acting.len() == 1).await;
+        let first = all.acting()[0];
+        let (log, dir) = all.changes_of(first);
+        let kept = Arc::clone(&log);
+        let (last, store) = on_thread(move || {
+            let files = Arc::new(ReplicatedFiles(kept));
+            let mut store = Store::open_with(&dir, files).unwrap();
+            store.set_drained(&"ams-1".into(), Some("by hand")).unwrap();
+            let last = (0..30).map(|_| store.new_job().unwrap().0).last().unwrap();
+            (last, store)
+        })
+        .await;
+        assert_eq!(last, JobId(30));
+        // The head loses its right to act before it dies: its store refuses.
+        all.cut(first, NAMES[2], true);
+        all.cut(first, other(first), true);
+        all.until(15, |acting| acting == [other(first)]).await;
+        let error = on_thread(move || {
+            let mut store = store;
+            store.new_job().unwrap_err().to_string()
+        })
+        .await;
+        assert!(error.contains("may not act"), "{error}");
+        all.kill(first);
+        let (log, dir) = all.changes_of(other(first));
+        let (drained, next) = on_thread(move || {
+            let mut store = Store::open_with(&dir, Arc::new(ReplicatedFiles(log))).unwrap();
+            (store.drained_nodes().clone(), store.new_job().unwrap().0)
+        })
+        .await;
+        assert_eq!((drained.len(), next), (1, JobId(31)), "seed {seed}");
+    }
+}
+
+#[actix::test]
+async fn files_of_other_commands_are_mirrored() {
+    tokio::time::pause();
+    let all = TestMembers::of(0, true);
+    all.until(10, |acting| acting.len() == 1).await;
+    let first = all.acting()[0];
+    let (log, dir) = all.changes_of(first);
+    let write = move |path: &str, text: &str| {
+        let path = dir.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("ca/ca.pem", "one");
+    write("jobs/job-1/log.txt", "first\n");
+    write("jobs/job-2/log.txt", "other\n");
+    write("head.json", "not mirrored");
+    let mirror = Arc::new(Mirror::new(log).unwrap());
+    let flush = || {
+        let mirror = Arc::clone(&mirror);
+        on_thread(move || mirror.flush().unwrap())
+    };
+    let mirrored =
+        |path: &str| std::fs::read_to_string(all.files_of(other(first)).unwrap().join(path));
+    flush().await;
+    // Files that have not changed since the head acts are at the other one already.
+    write("jobs/job-1/log.txt", "first\nsecond\n");
+    write("ca/ca.pem", "two");
+    flush().await;
+    write("jobs/job-1/log.txt", "first\nsecond\nthird\n");
+    std::fs::remove_file(all.files_of(first).unwrap().join("jobs/job-2/log.txt")).unwrap();
+    write("incarnation", "7");
+    flush().await;
+    let is_there = |_: &[&str]| mirrored("incarnation").is_ok_and(|text| text == "7");
+    all.until(10, is_there).await;
+    assert_eq!(mirrored("ca/ca.pem").unwrap(), "two");
+    assert_eq!(mirrored("jobs/job-1/log.txt").unwrap(), "first\nsecond\nthird\n");
+    assert!(mirrored("jobs/job-2/log.txt").is_err() && mirrored("head.json").is_err());
+    // The head's own files are as the other commands have written them.
+    let own = all.files_of(first).unwrap().join("jobs/job-1/log.txt");
+    assert_eq!(std::fs::read_to_string(own).unwrap(), "first\nsecond\nthird\n");
+}
