@@ -224,6 +224,8 @@ struct Attempt {
     place: AttemptPlace,
     cluster: Option<ClusterId>,
     since: Time,
+    /// Whether its program or its job has started.
+    has_started: bool,
 }
 
 /// When and where a task ran.
@@ -394,7 +396,7 @@ impl Flow {
             }
             FlowEvent::Started { number } => {
                 if let Some(attempt) = self.attempts.get_mut(&number) {
-                    attempt.since = now;
+                    (attempt.since, attempt.has_started) = (now, true);
                     let times = &mut self.times[attempt.placed.task];
                     (times.start, times.cluster) = (Some(now), attempt.cluster.clone());
                 }
@@ -732,7 +734,8 @@ impl Flow {
         let attempt = self.table.begin(task);
         let placed = self.placed(task, attempt);
         self.next_number += 1;
-        self.attempts.insert(self.next_number, Attempt { placed, place, cluster, since });
+        let attempt = Attempt { placed, place, cluster, since, has_started: false };
+        self.attempts.insert(self.next_number, attempt);
         (self.next_number, placed)
     }
 
@@ -778,10 +781,12 @@ impl Flow {
         self.places.get(&task).map(|place| (place.cluster.clone(), place.reservation)).unzip()
     }
 
-    /// The time after which an idle pilot ends. Where ready tasks wait for other nodes, idle ones
-    /// may be in their way.
+    /// The time after which an idle pilot ends. Where ready tasks or jobs wait for other nodes, idle
+    /// ones may be in their way.
     fn idle_time(&self) -> Time {
-        if self.table.ready().next().is_some() { SHORT_IDLE_TIME } else { IDLE_TIME }
+        let waits = |attempt: &Attempt| attempt.place == AttemptPlace::Job && !attempt.has_started;
+        let is_short = self.table.ready().next().is_some() || self.attempts.values().any(waits);
+        if is_short { SHORT_IDLE_TIME } else { IDLE_TIME }
     }
 
     fn finish_pilots(&mut self, now: Time, out: &mut Vec<FlowAction>) {
@@ -988,8 +993,7 @@ impl Flow {
 
     /// Tasks whose programs run, each with its cluster.
     pub fn running(&self) -> impl Iterator<Item = (usize, Option<&ClusterId>)> {
-        let has_started = |attempt: &&Attempt| self.times[attempt.placed.task].start.is_some();
-        let attempts = self.attempts.values().filter(has_started);
+        let attempts = self.attempts.values().filter(|attempt| attempt.has_started);
         attempts.map(|attempt| (attempt.placed.task, attempt.cluster.as_ref()))
     }
 
@@ -1193,6 +1197,23 @@ mod tests {
         assert_eq!(flow.running().map(|(task, _)| task).collect::<Vec<_>>(), [0]);
         flow.handle(ended(1, TaskEnd::Completed), 4 * SECOND);
         assert_eq!(flow.remaining(4 * SECOND), Some(8 * SECOND), "tasks take four times as long");
+    }
+
+    #[test]
+    fn idle_nodes_end_soon_while_a_job_waits_for_its_own() {
+        let (steps, order) = (vec![step(0, 1, vec![]), step(1, 2, vec![0])], [0, 1]);
+        let table = TaskTable::new(steps, &order, FailureRules { retries: 1, fail_fast: false });
+        let settings = flow(Vec::new(), false).settings;
+        let files = vec![StepFiles::default(); 2];
+        let mut flow = Flow::new(table, files, BTreeSet::from([1]), 0, settings);
+        let pilot = pilots(&flow.handle(FlowEvent::Tick, 0))[0].0;
+        flow.handle(FlowEvent::PilotReady { pilot, node: node("n", 1) }, 0);
+        let out = flow.handle(ended(1, TaskEnd::Completed), SECOND);
+        let submitted = |action: &FlowAction| matches!(action, FlowAction::SubmitJob { .. });
+        assert!(out.iter().any(submitted), "{out:?}");
+        assert_eq!(flow.due(SECOND), Some(SECOND + SHORT_IDLE_TIME));
+        let out = flow.handle(FlowEvent::Tick, SECOND + SHORT_IDLE_TIME);
+        assert_eq!(out, [FlowAction::FinishPilot { pilot }]);
     }
 
     #[test]
