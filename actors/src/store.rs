@@ -964,6 +964,7 @@ mod tests {
             program: None,
             need: None,
             principal: None,
+            image: None,
         }
     }
 

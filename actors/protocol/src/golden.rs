@@ -705,7 +705,7 @@ fn messages_of_programs() {
     let shipped = Some(ShippedProgram { image: image.clone(), path: path.clone(), sources });
     let (nodes, reason) = (vec!["ams-1".into()], "another program".to_owned());
     let restart = RestartNodes { nodes, program: path.clone(), shipped: shipped.clone(), reason };
-    golden::check(DIR, Kind::CALL, "start-anew-shipped", &restart);
+    golden::check(DIR, Kind::CALL, "restart-nodes-shipped", &restart);
     let RestartNodes { nodes, program, reason, .. } = restart;
     let start = StartStubs { nodes, shares: BTreeMap::new(), program, shipped, reason };
     golden::check(DIR, Kind::CALL, "hold-stubs-shipped", &start);

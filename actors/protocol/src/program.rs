@@ -139,7 +139,7 @@ impl ProgramImage {
 /// A program in an order to start nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShippedProgram {
-    /// The program.
+    /// The program to start.
     pub image: ProgramImage,
     /// Its path on the submitter's host. A site that has the same file there copies it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -281,7 +281,7 @@ pub struct ProgramTerms {
 /// a time limit. The head keeps it for the jobs that the client submits soon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OfferProgram {
-    /// The program.
+    /// The program of this client.
     pub image: ProgramImage,
     /// Its path on the client's host. The head copies the same file there.
     #[serde(default, skip_serializing_if = "Option::is_none")]

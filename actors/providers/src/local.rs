@@ -278,6 +278,7 @@ mod tests {
             env: vec![("GREETING".into(), "hello".into())],
             threads: 1,
             host: None,
+            shipped: None,
         }
     }
 

@@ -203,7 +203,8 @@ section! {
         poll: Time = Is("\"5s\"");
     }
 
-    /// Programs that users bring: a site whose nodes run another program receives the submitted one.
+    /// Programs that users bring. A site whose nodes run another program receives the submitted
+    /// one.
     ProgramsSection {
         /// Whether jobs may bring programs. Otherwise only those that are installed run.
         foreign: bool = Is("true");

@@ -9,15 +9,17 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use springtide_actors::endpoint::Endpoint;
 use springtide_actors::enrol::{
     Clusters, ENROLMENT, EnrolmentService, EnrolmentStore, IsOwn, JoinTerms, NodeConfigWriter,
     is_due, renew_files,
 };
 use springtide_actors::files::{FileLimits, FileServerSettings};
-use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
+use springtide_actors::head::{FormerWork, HEAD, HEAD_CLUSTER, Head, node_names};
 use springtide_actors::incarnation;
 use springtide_actors::lease::LeaseError;
 use springtide_actors::policy::malleability::HostCapacity;
+use springtide_actors::programs::{ProgramLimits, ProgramStore, ProgramStoreSettings};
 use springtide_actors::provider::{
     BatchCluster, BatchProvider, JoinProvider, LocalProvider, NodeRequest, Provider, SshProvider,
 };
@@ -26,7 +28,7 @@ use springtide_actors::scheduler::{GridStatus, NodeState};
 use springtide_actors::site::OnDemand;
 use springtide_actors::site_host::site_node;
 use springtide_actors::store::{Store, StoreError};
-use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::exit::{Exit, Failed, cannot};
 use springtide_cli::outdir::{make_dir, write_file};
 use springtide_runtime::config::{
     ClusterSection, GridConfig, HostSize, NodeConfig, Provider as ProviderKind, SitePlace, Sources,
@@ -52,6 +54,9 @@ use crate::operations::site_files;
 
 /// Time that a node gets to end in order: its threads stop, its links close.
 pub const NODE_GRACE: Duration = Duration::from_secs(3);
+
+/// Name of the directory of users' programs, in that of the grid or of a site.
+pub const PROGRAMS_DIR: &str = "programs";
 
 /// Interval between reports of nodes that have not registered.
 const MISSING_AFTER: Duration = Duration::from_secs(3);
@@ -81,17 +86,19 @@ pub async fn start_by(plan: &LaunchPlan<'_>, provider: &Rc<dyn Provider>) -> Res
 }
 
 /// Starts a grid whose head continues the work of earlier heads. `alone` runs first, once this is
-/// known to be the only head. The archive's thread must end after the head.
+/// known to be the only head. `fingerprint` is that of the registry of this program. The archive's
+/// thread must end after the head.
 ///
 /// # Errors
 /// As [`start`]; or a head of this grid runs already.
 pub async fn start_again(
     plan: &LaunchPlan<'_>,
     setting: ArchiveSettings,
+    fingerprint: u64,
     alone: &Alone<'_>,
 ) -> Result<(Head, Option<ArchiveThread>), Failed> {
     let provider = |cluster: &_, nodes: &_| provider_of(plan, cluster, nodes);
-    launch(plan, provider, Some((setting, alone))).await
+    launch(plan, provider, Some((setting, fingerprint, alone))).await
 }
 
 fn provider_of(
@@ -183,7 +190,7 @@ pub fn on_demand(config: &GridConfig, cluster: &ClusterSection) -> OnDemand {
 async fn launch(
     plan: &LaunchPlan<'_>,
     provider: impl Fn(&ClusterSection, &[NodeId]) -> Result<Rc<dyn Provider>, Failed>,
-    again: Option<(ArchiveSettings, &Alone<'_>)>,
+    again: Option<(ArchiveSettings, u64, &Alone<'_>)>,
 ) -> Result<(Head, Option<ArchiveThread>), Failed> {
     let LaunchPlan { config, dir, .. } = *plan;
     let network = netconf::emulated(&config.net)?;
@@ -204,10 +211,11 @@ async fn launch(
         }
         error => error.into(),
     })?;
-    let mut archive_reader = None;
-    if let Some((setting, alone)) = again {
+    let (mut archive_reader, mut own_fingerprint) = (None, None);
+    if let Some((setting, fingerprint, alone)) = again {
         alone()?;
         archive_reader = Some(ArchiveReader::open(setting)?);
+        own_fingerprint = Some(fingerprint);
     }
     if let Some(archive_reader) = &archive_reader {
         // The store may have been moved away for a fresh start. Reused numbers would have two
@@ -289,13 +297,21 @@ async fn launch(
     let names = config.cluster.iter().map(|cluster| ClusterId::from(cluster.name.as_str()));
     let names: Vec<ClusterId> = names.collect();
     let lost = store.lost().clone();
+    // Only a grid that stays up gets jobs of other programs.
+    let programs = own_fingerprint.map(|own| {
+        let Endpoint { net, hub, .. } = &endpoint;
+        let dir = dir.join(PROGRAMS_DIR);
+        ProgramStore::publish(program_store(config, &dir, Some(own)), net, hub)
+            .map_err(|error| cannot("use", &dir, &error))
+    });
+    let programs = programs.transpose()?;
     let mut archive = None;
-    let mut head =
-        Head::start_again(endpoint, store, settings, recovered, names, |endpoint, scheduler| {
-            archive = archive_reader.map(|archive_reader| {
-                JobArchive::open(archive_reader, endpoint, scheduler, &jobs, &lost)
-            });
+    let former = FormerWork { recovered, clusters: names, programs };
+    let mut head = Head::start_with(endpoint, store, settings, former, |endpoint, scheduler| {
+        archive = archive_reader.map(|archive_reader| {
+            JobArchive::open(archive_reader, endpoint, scheduler, &jobs, &lost)
         });
+    });
     let (pid, host) = (std::process::id(), this_host());
     let mut file = HeadFile { schema: 1, address, pid, host, join: None };
     file.write(dir)?;
@@ -418,7 +434,7 @@ fn join_terms(
 fn join_request(node: &NodeId, threads: u32) -> NodeRequest {
     let (program, config, log) = Default::default();
     let (env, host) = (Vec::new(), None);
-    NodeRequest { node: node.clone(), program, config, log, env, threads, host }
+    NodeRequest { node: node.clone(), program, config, log, env, threads, host, shipped: None }
 }
 
 /// The address of the head. Where the config takes any free port, the last head's port is
@@ -558,6 +574,18 @@ pub async fn stop(head: Head, dir: &Path, reason: &str) {
     let _ = fs::remove_file(HeadFile::path(dir));
 }
 
+/// The settings of a store of users' programs in a directory. `own` is the fingerprint of the
+/// registry of the grid's own program.
+pub fn program_store(config: &GridConfig, dir: &Path, own: Option<u64>) -> ProgramStoreSettings {
+    let programs = &config.programs;
+    let limits = ProgramLimits {
+        size_max: programs.size_max.bytes(),
+        cache_bytes: programs.cache_max.bytes(),
+        transfers_max: programs.transfers_max.get() as usize,
+    };
+    ProgramStoreSettings { dir: dir.to_owned(), limits, foreign: programs.foreign, own }
+}
+
 /// The limits of a cluster's file server, if it has one.
 pub fn keeping(config: &GridConfig, cluster: &ClusterSection) -> Option<FileServerSettings> {
     let limits = FileLimits {
@@ -607,6 +635,7 @@ pub fn request(
         env: cluster.env.clone().into_iter().collect(),
         threads: plan.config.threads_of(cluster),
         host: None,
+        shipped: None,
     })
 }
 

@@ -99,15 +99,8 @@ pub async fn run(args: &JoinArgs) -> Result<Option<PathBuf>, Failed> {
         _ => None,
     });
     let grant = join(from, at, &token, key.request()?, wanted, JOIN_TIMEOUT).await?;
-    let JoinGrant { certificate, authority, config: text } = grant;
-    if Fingerprint::of_pem(&authority)? != token.authority {
-        return Err(Failed::new(
-            Exit::Auth,
-            "the grid sent the certificate of another authority than the token's: no file is \
-            written",
-        ));
-    }
-    let identity = key.identity(&certificate, &authority)?;
+    let identity = identity_of(key, &token, &grant)?;
+    let text = grant.config;
     make_private_dir(&dir)?;
     let name = identity.name().clone();
     let until = date(u64::try_from(identity.dates()?.until).unwrap_or(0));
@@ -179,6 +172,39 @@ fn previous(dir: &Path, token: Option<&JoinToken>) -> Result<Previous, Failed> {
         )));
     }
     Ok(Previous::Node(Box::new(identity)))
+}
+
+/// The token for a user: the given one, or that of the environment.
+///
+/// # Errors
+/// The text is no token.
+pub fn given_token(given: Option<&str>) -> Result<Option<JoinToken>, Failed> {
+    let text = given.map(str::to_owned).or_else(|| std::env::var(TOKEN_VAR).ok());
+    text.map(|text| text.parse::<JoinToken>().map_err(Failed::usage)).transpose()
+}
+
+/// Gets a certificate for a token, with a new key.
+///
+/// # Errors
+/// The grid does not answer or refuses the token, or another grid has answered.
+pub async fn join_user(at: SocketAddr, token: &JoinToken) -> Result<NodeIdentity, Failed> {
+    let key = NewKey::make()?;
+    let from = SocketAddr::new(local_address(at)?, 0);
+    let grant = join(from, at, token, key.request()?, None, JOIN_TIMEOUT).await?;
+    identity_of(key, token, &grant)
+}
+
+/// The identity that a grid has granted.
+fn identity_of(key: NewKey, token: &JoinToken, grant: &JoinGrant) -> Result<NodeIdentity, Failed> {
+    let JoinGrant { certificate, authority, .. } = grant;
+    if Fingerprint::of_pem(authority)? != token.authority {
+        return Err(Failed::new(
+            Exit::Auth,
+            "the grid sent the certificate of another authority than the token's: no file is \
+            written",
+        ));
+    }
+    Ok(key.identity(certificate, authority)?)
 }
 
 fn token(args: &JoinArgs) -> Result<Option<JoinToken>, Failed> {

@@ -36,6 +36,7 @@ pub mod nodes;
 mod notify;
 pub mod offers;
 pub mod process;
+pub mod programs;
 pub mod reach;
 pub mod run;
 pub mod runner;

@@ -29,6 +29,7 @@ use crate::operations::signals::{Signals, word};
 use crate::operations::site_files;
 use crate::operations::slots;
 use crate::options::{GlobalArgs, GridShape};
+use crate::program::ProgramVersion;
 use springtide_dashboard::PreparedDashboard;
 use springtide_dashboard::changes::{changes_between, describe_on_demand, held};
 
@@ -41,9 +42,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// The grid cannot be started, or all its nodes are broken.
-pub async fn up(file: &Path, version: &'static str, global: &GlobalArgs) -> Result<(), Failed> {
+pub async fn up(file: &Path, about: ProgramVersion, global: &GlobalArgs) -> Result<(), Failed> {
     let config = checked(file).await?;
-    stay(file, &config, version, global, &|| Ok(())).await
+    stay(file, &config, about, global, &|| Ok(())).await
 }
 
 /// The config of a grid that can be started.
@@ -67,7 +68,7 @@ pub async fn checked(file: &Path) -> Result<Loaded<GridConfig>, Failed> {
 pub async fn dev(
     shape: GridShape,
     dir: PathBuf,
-    version: &'static str,
+    about: ProgramVersion,
     global: &GlobalArgs,
 ) -> Result<(), Failed> {
     grid_files::make_private_dir(&dir)?;
@@ -91,7 +92,7 @@ pub async fn dev(
         write_file(&file, text.as_bytes())
     };
     check_dev_header(&file)?;
-    stay(&file, &config, version, global, &write).await
+    stay(&file, &config, about, global, &write).await
 }
 
 /// Checks that a file is `dev`'s own or does not exist.
@@ -113,10 +114,11 @@ fn check_dev_header(file: &Path) -> Result<(), Failed> {
 async fn stay(
     file: &Path,
     config: &Loaded<GridConfig>,
-    version: &'static str,
+    about: ProgramVersion,
     global: &GlobalArgs,
     alone: &grid::Alone<'_>,
 ) -> Result<(), Failed> {
+    let ProgramVersion { version, fingerprint } = about;
     let mut signals = Signals::take()?;
     let mut talk = Talk::new(global.quiet);
     let dir = grid_files::dir_of(file, &config.value);
@@ -138,7 +140,7 @@ async fn stay(
         ArchiveSettings { dir: dir.clone(), config: config_text, version, log_max, retention };
     let board = PreparedDashboard::of(config.value.grid.as_str(), &config.value.dashboard)?;
     // The lease decides whether another head runs, for all hosts that share this directory.
-    let (head, archive) = grid::start_again(&plan, setting, alone).await?;
+    let (head, archive) = grid::start_again(&plan, setting, fingerprint, alone).await?;
     let board = match board.map(|board| board.start(&head, &dir)).transpose() {
         Ok(board) => board,
         Err(failed) => {

@@ -186,6 +186,7 @@ impl CoreWorld {
                         ..Hardware::default()
                     },
                     work: None,
+                    program: None,
                 })
             }
             HistoryStep::Lose(n, returns) => {

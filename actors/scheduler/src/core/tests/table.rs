@@ -13,6 +13,7 @@ use super::*;
 use crate::files::{FetchResult, FileEntry, FilesReport};
 use crate::manager::Kind as JobKind;
 use crate::policy::SchedulerRequest;
+use crate::program::{ProgramDigest, ProgramReport, ProgramState};
 use crate::scheduler::{
     Drain, JobAudit, JobEfficiency, MemberSilent, NodeFreed, ReleaseReason, RequestNodes, Resize,
     ResizeJob, RootAdvanced, SiteReport, SpeedsMeasured, StubDelay, StubLoss, StubLossKind,
@@ -30,7 +31,7 @@ event_kinds!(Kind of SchedulerEvent {
     Link {..}, Request(..), Withdraw(..), GrantAcknowledged {..}, Freed(..), HandOver(..), Subscribe(..),
     SpeedsMeasured(..), Measured {..}, Drain {..}, Marked {..}, Undrain {..}, AskLeaveFailed {..},
     EpochIssued {..}, TakeOverAnswered {..}, RootAdvanced(..), Answered {..}, CloseFailed {..},
-    EfficiencyMeasured(..), Resize(..), Need {..}, FilesReported(..), FileFetched {..}, Audited {..}, Poll {..},
+    EfficiencyMeasured(..), Resize(..), Need {..}, FilesReported(..), ProgramReported(..), FileFetched {..}, Audited {..}, Poll {..},
     Tick {..},
 });
 
@@ -275,6 +276,7 @@ fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> Sched
             stubs: BTreeSet::new(),
             files: false,
             at: None,
+            receives_programs: false,
         }),
         Kind::SitePolled => {
             SchedulerEvent::SitePolled(SiteReport { cluster: "vu".into(), found: Ok((2, 1)) })
@@ -304,6 +306,7 @@ fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> Sched
             pid: 2,
             hardware: Hardware::default(),
             work: None,
+            program: None,
         }),
         Kind::LinkDown => SchedulerEvent::LinkDown { node, why: reason },
         Kind::NodeLost => SchedulerEvent::NodeLost { node, reason, returns: true },
@@ -417,6 +420,11 @@ fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> Sched
                 _ => SchedulerEvent::Resize(order),
             }
         }
+        Kind::ProgramReported => SchedulerEvent::ProgramReported(ProgramReport {
+            cluster: "ams".into(),
+            digest: ProgramDigest([1; 32]),
+            state: ProgramState::Sending { received: 1, bytes: 2 },
+        }),
         Kind::FilesReported => SchedulerEvent::FilesReported(FilesReport {
             cluster: "ams".into(),
             files: Ok(Vec::new()),
@@ -555,6 +563,7 @@ fn about(kind: Kind) -> TestSubject {
         | Kind::SubmitAll
         | Kind::Marked
         | Kind::FilesReported
+        | Kind::ProgramReported
         | Kind::Poll
         | Kind::Tick => TestSubject::Grid,
     }
@@ -669,6 +678,7 @@ fn job_row(kind: Kind) -> [EventEffect; JobIs::ALL.len()] {
         | Kind::SubmitAll
         | Kind::Marked
         | Kind::FilesReported
+        | Kind::ProgramReported
         | Kind::Poll
         | Kind::Tick => panic!("{kind:?} is about no job"),
     }
@@ -726,6 +736,7 @@ fn node_row(kind: Kind) -> [EventEffect; NodeIs::ALL.len()] {
         | Kind::SubmitAll
         | Kind::Marked
         | Kind::FilesReported
+        | Kind::ProgramReported
         | Kind::Poll
         | Kind::Tick => panic!("{kind:?} is about no node"),
     }
