@@ -21,9 +21,10 @@ use springtide_protocol::program::{
     ShippedProgram,
 };
 use springtide_protocol::receivers::FileServer;
+use springtide_protocol::scheduler::JobAuthority;
 use springtide_runtime::net::Net;
 use springtide_runtime::net::tls::Role;
-use springtide_runtime::remote::{Hub, Remote};
+use springtide_runtime::remote::{Hub, MessageOrigin, Remote};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -33,13 +34,14 @@ use super::table::{
     ProgramAction, ProgramArrival, ProgramEvent, ProgramSource, ProgramTable, ProgramUser,
     ReceiveError, ReceiveResult,
 };
-use crate::admit;
+use crate::admit::{self, AdmitsMessages, AuthorityQuery, MessageSubject, SenderStanding};
+use crate::audit::AuditLog;
 use crate::files::dir::Dir;
 use crate::files::fetch::{blocking, fetch};
 
 /// Time for which an offered program is kept without a job.
 const OFFER_TIME: Duration = Duration::from_secs(60);
-/// Time after which the parts of an earlier process are removed, if no transfer resumes them.
+/// Time after which the part of a program is removed, if no transfer resumes it.
 const PART_TIME: Duration = Duration::from_secs(3600);
 /// Permissions of programs: only the user of this process may read and start them.
 const PROGRAM_MODE: u32 = 0o700;
@@ -47,7 +49,7 @@ const PROGRAM_MODE: u32 = 0o700;
 const PIECE_SIZE: usize = 1 << 20;
 
 /// Settings of a program store.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ProgramStoreSettings {
     /// Directory of the programs, which only this process uses.
     pub dir: PathBuf,
@@ -57,6 +59,8 @@ pub struct ProgramStoreSettings {
     pub foreign: bool,
     /// Fingerprint of the registry of the grid's own program. Its nodes need no other one.
     pub own: Option<u64>,
+    /// Log of the programs that clients offer, if they are to be recorded.
+    pub audit_log: Option<Arc<AuditLog>>,
 }
 
 /// A program store, as the other actors of its process use it.
@@ -73,6 +77,7 @@ pub struct ProgramStore {
     dir: Arc<Dir>,
     foreign: bool,
     own: Option<u64>,
+    audit_log: Option<Arc<AuditLog>>,
     net: Net,
     hub: Arc<Hub>,
     table: ProgramTable,
@@ -146,7 +151,7 @@ impl ProgramStore {
         net: &Net,
         hub: &Arc<Hub>,
     ) -> io::Result<ProgramAccess> {
-        let ProgramStoreSettings { dir: path, limits, foreign, own } = settings;
+        let ProgramStoreSettings { dir: path, limits, foreign, own, audit_log } = settings;
         fs::DirBuilder::new().recursive(true).mode(PROGRAM_MODE).create(&path)?;
         let (cluster, largest) = (net.me().cluster.clone(), limits.size_max);
         let dir = Arc::new(Dir { cluster, path, largest, mode: PROGRAM_MODE });
@@ -162,6 +167,7 @@ impl ProgramStore {
             dir,
             foreign,
             own,
+            audit_log,
             net: net.clone(),
             hub: hub.clone(),
             table,
@@ -172,7 +178,7 @@ impl ProgramStore {
         let store = store.start();
         hub.publish(PROGRAMS, store.clone())
             .accepts_from::<GetProgramTerms>(admit::by_rule)
-            .accepts_from::<OfferProgram>(admit::by_rule)
+            .accepts_judged::<OfferProgram>()
             // Users do not read each other's programs.
             .accepts_from::<ReadChunk>(|from, _| from.is(&[Role::Site, Role::Head]));
         Ok(ProgramAccess { store, foreign })
@@ -290,7 +296,7 @@ impl ProgramStore {
         self.attempts.insert(number, ReceiveAttempt { digest, received, task });
     }
 
-    /// Removes the parts of earlier processes that no transfer has resumed.
+    /// Removes the parts that no transfer has resumed for long.
     fn remove_parts(&mut self) {
         let Ok(all) = fs::read_dir(&self.dir.path) else { return };
         for entry in all.filter_map(Result::ok) {
@@ -299,7 +305,10 @@ impl ProgramStore {
                 continue;
             };
             let digest = part.split('.').next().and_then(|digits| digits.parse().ok());
-            if digest.is_none_or(|digest| !self.table.receives(&digest)) {
+            let changed = entry.metadata().and_then(|about| about.modified());
+            let age = changed.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
+            let is_old = age.is_none_or(|age| age >= PART_TIME);
+            if is_old && digest.is_none_or(|digest| !self.table.receives(&digest)) {
                 // A failure does no harm.
                 let _ = fs::remove_file(entry.path());
             }
@@ -398,11 +407,33 @@ async fn check(dir: Arc<Dir>, image: ProgramImage) -> Result<(), ReceiveError> {
     done.unwrap_or_else(|error| Err(ReceiveError::Source(error.to_string())))
 }
 
+impl AdmitsMessages for ProgramStore {
+    /// Its messages are about no job.
+    fn standing(
+        &mut self,
+        _: &MessageOrigin,
+        _: &MessageSubject,
+        _: Option<&JobAuthority>,
+    ) -> SenderStanding {
+        SenderStanding::default()
+    }
+
+    fn ask(&self, _: &MessageOrigin, _: &MessageSubject) -> Option<AuthorityQuery> {
+        None
+    }
+
+    fn audit_log(&self) -> Option<&Arc<AuditLog>> {
+        self.audit_log.as_ref()
+    }
+}
+
+crate::judged!(ProgramStore);
+
 impl Actor for ProgramStore {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.run_later(PART_TIME, |act, _| act.remove_parts());
+        ctx.run_interval(PART_TIME, |act, _| act.remove_parts());
     }
 }
 

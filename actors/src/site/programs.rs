@@ -16,7 +16,7 @@ use springtide_runtime::id::NodeId;
 
 use super::{RESTARTS, Site};
 use crate::programs::{
-    GetReceived, ProgramUser, ReleaseProgram, StoredPath, UseProgram, own_target,
+    GetReceived, ProgramArrival, ProgramUser, ReleaseProgram, StoredPath, UseProgram, own_target,
 };
 use crate::provider::{ProgramDelivery, ProviderError, ShippedFile};
 use crate::supervise::RestartSchedule;
@@ -59,6 +59,10 @@ impl SentPrograms {
     pub(super) fn works(&mut self, digest: &ProgramDigest) {
         self.failures.remove(digest);
     }
+}
+
+fn ready(arrival: ProgramArrival) -> ProgramState {
+    ProgramState::Ready { bytes: arrival.bytes, millis: arrival.millis }
 }
 
 impl Site {
@@ -146,6 +150,14 @@ impl Site {
             if slot.pending.is_none() && slot.shipped.is_none() {
                 self.release_program(&node);
             }
+            if is_last {
+                // Without this, the scheduler would go by the last report of the transfer.
+                let state = match found {
+                    Ok(StoredPath { arrival, .. }) => ready(arrival),
+                    Err(error) => ProgramState::Failed { error },
+                };
+                self.tell_program(digest, state);
+            }
             return;
         }
         slot.pending = None;
@@ -162,8 +174,7 @@ impl Site {
         });
         (slot.shipped, slot.proven) = (Some(shipped), false);
         if is_last {
-            let (bytes, millis) = (stored.arrival.bytes, stored.arrival.millis);
-            self.tell_program(digest, ProgramState::Ready { bytes, millis });
+            self.tell_program(digest, ready(stored.arrival));
         }
         match next {
             NextStep::Start => self.start(ctx, &node, None),

@@ -298,7 +298,8 @@ impl Test {
         if let Some(dir) = programs {
             let limits = ProgramLimits::default();
             let dir = dir.to_owned();
-            let settings = ProgramStoreSettings { dir, limits, foreign: true, own: None };
+            let settings =
+                ProgramStoreSettings { dir, limits, foreign: true, own: None, audit_log: None };
             site.starts_from(ProgramStore::publish(settings, &own.net, &own.hub).unwrap());
         }
         let site = site.start();
@@ -718,9 +719,9 @@ async fn a_node_starts_with_a_users_program_and_returns_if_that_cannot_run() {
     test.restart("ams-1", shipped.clone()).await;
     until("the program is started", || test.programs().contains(&stored)).await;
     assert!(stored.exists());
-    let received = test.received();
-    assert!(received.contains(&"program 0 of 8192".to_owned()), "{received:?}");
-    assert!(received.contains(&"program ready, 0 sent".to_owned()), "{received:?}");
+    for report in ["program 0 of 8192", "program ready, 0 sent"] {
+        until(report, || test.received().contains(&report.to_owned())).await;
+    }
     // Its later processes do not start.
     test.fake.0.refuses.replace(Some(|| ProviderError::Start {
         program: "own".into(),
@@ -745,6 +746,8 @@ async fn a_program_that_the_hosts_cannot_start_leaves_the_nodes_as_they_are() {
     let store = temp.path().join("programs");
     let test = Test::start_with(Fake::default(), Some(&store));
     until("all nodes are started", || test.programs().len() == 9).await;
+    // The scheduler knows the site.
+    test.at(1).await;
     let (node, _) = test.node("ams-1", 1);
     test.register(&node, None).await;
     let own = users_program(temp.path());

@@ -413,8 +413,8 @@ rules! {
     RemoveFiles { roles: CLIENTS }
     RegisterAgain { roles: SITES }
     // To the head's program store.
-    GetProgramTerms { roles: CLIENTS }
-    OfferProgram { roles: CLIENTS, claim: offer_program }
+    GetProgramTerms { roles: ANY }
+    OfferProgram { roles: CLIENTS, claim: offer_program, audited: failure }
     // To the enrolment service, and to the prober of every process.
     RenewCertificate { roles: HOLDERS, claim: renew }
     ReloadEnrolment { roles: CLIENTS, claim: by_operator }

@@ -85,7 +85,7 @@ pub enum SubmitError {
     },
     /// The submitting program is not started on the nodes of a cluster.
     #[error("the job cannot be placed: {0}")]
-    Shipping(#[source] ProgramError),
+    Shipping(#[source] Box<ProgramError>),
     /// A worker refused the job.
     #[error("a worker did not take the job: {0}")]
     Refused(#[source] AssignError),

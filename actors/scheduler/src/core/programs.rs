@@ -127,6 +127,11 @@ impl SchedulerCore {
                     self.note_program(&cluster, digest, &text, now);
                 }
             }
+            // Its nodes have another order meanwhile.
+            ProgramState::Failed { error: ProgramError::Cancelled { .. } } => {
+                self.programs.running.remove(&key);
+                self.explain_starts(&cluster, digest, None);
+            }
             ProgramState::Failed { error } => {
                 self.programs.running.remove(&key);
                 self.note_program(&cluster, digest, &error.to_string(), now);
@@ -193,7 +198,7 @@ impl SchedulerCore {
         }
         let jobs: BTreeSet<JobId> = starts.into_iter().map(|(_, job)| job).collect();
         for job in jobs {
-            let refused = SubmitError::Shipping(error.clone());
+            let refused = SubmitError::Shipping(Box::new(error.clone()));
             let queued = self.queue.iter().position(|waiting| waiting.job == job);
             if let Some(at) = queued {
                 self.queue.remove(at);

@@ -301,8 +301,12 @@ async fn launch(
     let programs = own_fingerprint.map(|own| {
         let Endpoint { net, hub, .. } = &endpoint;
         let dir = dir.join(PROGRAMS_DIR);
-        ProgramStore::publish(program_store(config, &dir, Some(own)), net, hub)
-            .map_err(|error| cannot("use", &dir, &error))
+        let settings = ProgramStoreSettings {
+            own: Some(own),
+            audit_log: store.audit_log().cloned(),
+            ..program_store(config, &dir)
+        };
+        ProgramStore::publish(settings, net, hub).map_err(|error| cannot("use", &dir, &error))
     });
     let programs = programs.transpose()?;
     let mut archive = None;
@@ -574,16 +578,16 @@ pub async fn stop(head: Head, dir: &Path, reason: &str) {
     let _ = fs::remove_file(HeadFile::path(dir));
 }
 
-/// The settings of a store of users' programs in a directory. `own` is the fingerprint of the
-/// registry of the grid's own program.
-pub fn program_store(config: &GridConfig, dir: &Path, own: Option<u64>) -> ProgramStoreSettings {
+/// The settings of a store of users' programs in a directory.
+pub fn program_store(config: &GridConfig, dir: &Path) -> ProgramStoreSettings {
     let programs = &config.programs;
     let limits = ProgramLimits {
         size_max: programs.size_max.bytes(),
         cache_bytes: programs.cache_max.bytes(),
         transfers_max: programs.transfers_max.get() as usize,
     };
-    ProgramStoreSettings { dir: dir.to_owned(), limits, foreign: programs.foreign, own }
+    let (foreign, own, audit_log) = (programs.foreign, None, None);
+    ProgramStoreSettings { dir: dir.to_owned(), limits, foreign, own, audit_log }
 }
 
 /// The limits of a cluster's file server, if it has one.

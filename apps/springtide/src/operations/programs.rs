@@ -42,7 +42,7 @@ pub enum OfferError {
 impl From<OfferError> for Failed {
     fn from(error: OfferError) -> Self {
         match error {
-            OfferError::Program(error) => SubmitError::Shipping(error).into(),
+            OfferError::Program(error) => SubmitError::Shipping(Box::new(error)).into(),
             OfferError::Head(error) => error.into(),
         }
     }

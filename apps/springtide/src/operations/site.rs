@@ -159,7 +159,7 @@ pub async fn run(
         .collect();
     let programs_dir = dir.join(grid::PROGRAMS_DIR);
     let programs = ProgramStore::publish(
-        grid::program_store(config, &programs_dir, None),
+        grid::program_store(config, &programs_dir),
         &endpoint.net,
         &endpoint.hub,
     );

@@ -238,6 +238,12 @@ fn a_user_with_a_token_needs_no_file_of_the_authority() {
     fs::remove_dir_all(&kept).unwrap();
     let viewer = bring("door", &[&token("viewer")]);
     assert!(viewer.out.starts_with("NotAdmitted"), "{}{}", viewer.out, viewer.err);
+    let audit = run(&["audit", "--json", "--config", up.file.to_str().unwrap()]);
+    let audit: serde_json::Value = serde_json::from_str(&audit.out).unwrap();
+    let entries = audit["commands"].as_array().unwrap();
+    let offers = entries.iter().filter(|entry| entry["command"] == "offer-program");
+    let results: Vec<&str> = offers.map(|entry| entry["result"].as_str().unwrap()).collect();
+    assert_eq!(results, ["done", "done", "refused"]);
     up.end();
 }
 

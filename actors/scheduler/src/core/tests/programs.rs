@@ -128,6 +128,11 @@ fn a_site_that_receives_no_programs_refuses_the_job() {
 fn a_program_that_cannot_run_ends_its_jobs_with_the_reason() {
     let mut grid = CoreTestGrid::receiving();
     grid.submit(brings(1));
+    grid.report_program(1, SENDING);
+    // A transfer that no order needs any longer is no reason.
+    let error = ProgramError::Cancelled { name: "p1".to_owned() };
+    assert_eq!(grid.report_program(1, ProgramState::Failed { error }), [""; 0]);
+    assert!(!grid.waits_for(1).contains("sending"));
     let out = grid.report_program(1, cannot_run());
     let text = "refuse job-1: the job cannot be placed: p1 cannot run as a node of cluster ams: \
                 node ams-1: its process ended (exit status: 127)";
@@ -148,9 +153,8 @@ fn a_site_that_restarts_gets_its_order_again() {
     grid.put(SchedulerEvent::SiteUp(site("ams", None)));
     assert!(!grid.waits_for(1).contains("sending program"), "{}", grid.waits_for(1));
     // Its nodes start with its own program first.
-    grid.register("ams-1", 2, OURS);
-    let out = grid.register("ams-2", 2, OURS);
-    assert_eq!(out, ["replace ams [ams-1, ams-2] /home/me/p p1"]);
+    let out = ["ams-1", "ams-2"].map(|node| grid.register(node, 2, OURS).concat());
+    assert_eq!(out, ["ams-1", "ams-2"].map(|node| format!("replace ams [{node}] /home/me/p p1")));
 }
 
 #[test]
