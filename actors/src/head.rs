@@ -20,6 +20,7 @@ use crate::enrol::{EnrolmentActor, EnrolmentService};
 use crate::files::FileServerSettings;
 use crate::links::{LinkChanges, LinkListener};
 use crate::probe::Prober;
+use crate::programs::ProgramAccess;
 use crate::provider::{NodeRequest, Provider};
 use crate::scheduler::Scheduler;
 use crate::scheduler::core::RecoveredJob;
@@ -31,6 +32,7 @@ use springtide_protocol::files::FilesReport;
 use springtide_protocol::job::JobEndNotice;
 use springtide_protocol::names::SCHEDULER;
 pub use springtide_protocol::names::{HEAD, HEAD_CLUSTER};
+use springtide_protocol::program::ProgramReport;
 use springtide_protocol::scheduler::{
     CancelClientJobs, CancelJob, CommitSlots, ConfirmMembership, ConfirmSlots, Drain, GetAuthority,
     GetFiles, GetJob, GetOffers, GetSample, GetSlots, GetStatus, GetWait, GridStatus, HandOver,
@@ -54,6 +56,19 @@ pub struct Head {
     standing: BTreeMap<ClusterId, usize>,
     /// Endpoint where nodes join, if enabled.
     join_endpoint: Rc<RefCell<Option<JoinEndpoint>>>,
+    /// Store of the programs that users bring.
+    programs: Option<ProgramAccess>,
+}
+
+/// What a head continues with.
+#[derive(Debug, Default)]
+pub struct FormerWork {
+    /// Jobs of a former head.
+    pub recovered: Vec<RecoveredJob>,
+    /// Clusters whose sites will be started.
+    pub clusters: Vec<ClusterId>,
+    /// Store of the programs that users bring.
+    pub programs: Option<ProgramAccess>,
 }
 
 impl Head {
@@ -73,10 +88,24 @@ impl Head {
         clusters: Vec<ClusterId>,
         before: impl FnOnce(&Endpoint, &Addr<Scheduler>),
     ) -> Self {
+        let recovered = FormerWork { recovered, clusters, programs: None };
+        Self::start_with(endpoint, store, settings, recovered, before)
+    }
+
+    /// Like [`Head::start_again`], with a store of the programs that users bring.
+    pub fn start_with(
+        endpoint: Endpoint,
+        store: Store,
+        settings: ManagerSettings,
+        former: FormerWork,
+        before: impl FnOnce(&Endpoint, &Addr<Scheduler>),
+    ) -> Self {
+        let FormerWork { recovered, clusters, programs } = former;
         let links = LinkChanges::listen(&endpoint.router, LinkListener::Scheduler);
         let Endpoint { net, hub, recorder, .. } = endpoint.clone();
         let scheduler = Scheduler::new(net, hub, links, store, recorder, settings);
-        let scheduler = scheduler.recovering(recovered, clusters).start();
+        let scheduler = scheduler.recovering(recovered, clusters);
+        let scheduler = scheduler.keeping_programs(programs.clone()).start();
         endpoint
             .hub
             .publish(SCHEDULER, scheduler.clone())
@@ -117,7 +146,8 @@ impl Head {
             .accepts_judged::<SpeedsMeasured>()
             .accepts_judged::<Drain>()
             .accepts_judged::<Undrain>()
-            .accepts_judged::<JobEndNotice>();
+            .accepts_judged::<JobEndNotice>()
+            .accepts_judged::<ProgramReport>();
         Prober::publish(&endpoint.hub);
         before(&endpoint, &scheduler);
         endpoint.start();
@@ -127,6 +157,7 @@ impl Head {
             sites: BTreeMap::new(),
             standing: BTreeMap::new(),
             join_endpoint: Rc::default(),
+            programs,
         }
     }
 
@@ -159,7 +190,8 @@ impl Head {
             self.standing.insert(cluster.clone(), nodes.len());
         }
         let here = self.endpoint.net.me().node.clone();
-        let part = SiteParts { cluster: cluster.clone(), nodes, provider, on_demand, keeping };
+        let (of, programs) = (cluster.clone(), self.programs.clone());
+        let part = SiteParts { cluster: of, nodes, provider, on_demand, keeping, programs };
         let (site, _) = part.publish(&self.endpoint, &here, None);
         self.sites.insert(cluster, site);
     }

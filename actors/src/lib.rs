@@ -1,7 +1,8 @@
 //! The roles of a Springtide grid as actix actors. See `ARCHITECTURE.md`.
 //!
 //! - [`worker`], [`cluster`], [`coordinator`]: the roles in a job. [`scheduler`], [`enrol`],
-//!   [`standby`]: the head's. [`site`], [`files`]: a cluster's. [`client`], [`probe`]: those of
+//!   [`standby`]: the head's. [`site`], [`files`], [`programs`]: a
+//!   cluster's. [`client`], [`probe`]: those of
 //!   other processes.
 //! - [`head`], [`site_host`], [`node`]: the assembly of a process from its roles. Begin here.
 //!
@@ -25,6 +26,7 @@ pub mod lease;
 pub mod links;
 pub mod node;
 pub mod probe;
+pub mod programs;
 pub mod pulse;
 pub mod scheduler;
 pub mod site;

@@ -9,6 +9,7 @@
 
 mod keeper;
 mod news;
+mod programs;
 mod voice;
 
 use std::cell::RefCell;
@@ -31,17 +32,19 @@ use crate::provider::{
 use crate::supervise::{RestartDelays, RestartSchedule};
 
 use crate::policy::malleability::{HostCapacity, HostShare};
+use crate::programs::{ProgramAccess, ShippedProgram};
 use springtide_protocol::job::Shutdown;
 use springtide_protocol::names::{REGISTRAR, WORKER};
 use springtide_protocol::node::RegisterAgain;
 use springtide_protocol::receivers::{Registrar, Scheduler, Worker};
 use springtide_protocol::scheduler::{
-    Drain, NodeLoss, NodeRegistration, SiteRegistration, SiteReport, StubLoss, StubLossKind,
+    Drain, NodeLoss, NodeRegistration, SiteRegistration, SiteReport, StubLossKind,
 };
 pub use springtide_protocol::site::*;
 
 use self::keeper::{KeeperOrder, REPLACE_GRACE, StubExit, keep, stop, unless_ended};
 use self::news::{Active, Exited, Introduced, Poll, Waits, Warned};
+use self::programs::{NextStep, ProgramWait, SentPrograms};
 use self::voice::{QueuedMessage, send_in_order};
 
 /// Time to register after which a node is restarted.
@@ -113,6 +116,9 @@ pub struct Site {
     files: bool,
     /// Address of this process, if it is not the scheduler's.
     address: Option<Contact>,
+    /// The programs of users, if this process keeps any.
+    programs: Option<ProgramAccess>,
+    sent: SentPrograms,
 }
 
 /// State of a node across its incarnations.
@@ -120,6 +126,12 @@ struct NodeLifecycle {
     request: NodeRequest,
     /// The site's own program.
     program: PathBuf,
+    /// The program of a user that it is started with instead.
+    shipped: Option<ShippedProgram>,
+    /// Whether a process of that program has registered.
+    proven: bool,
+    /// The program that its next start waits for.
+    pending: Option<ProgramWait>,
     /// Its share of a host, where the cluster has hosts.
     share: Option<HostShare>,
     /// Number of processes started for it. Messages about earlier ones are recognised by it.
@@ -212,6 +224,9 @@ impl Site {
         let slot = |request: NodeRequest| NodeLifecycle {
             program: request.program.clone(),
             request,
+            shipped: None,
+            proven: false,
+            pending: None,
             share: None,
             round: 0,
             keeper: None,
@@ -242,6 +257,8 @@ impl Site {
             ending: false,
             files: false,
             address: None,
+            programs: None,
+            sent: SentPrograms::default(),
         }
     }
 
@@ -253,6 +270,11 @@ impl Site {
     /// Marks the cluster as keeping files, with a file server in this process.
     pub fn keeps_files(&mut self) {
         self.files = true;
+    }
+
+    /// Lets the site start programs that this store receives.
+    pub fn starts_from(&mut self, programs: ProgramAccess) {
+        self.programs = Some(programs);
     }
 
     /// Sends a message to the scheduler, in order.
@@ -367,8 +389,10 @@ impl Site {
         let Some(slot) = self.slots.get_mut(node) else { return };
         (slot.keeper, slot.unreached) = (None, 0);
         let never = slot.registered.take().is_none();
+        let refused = never && self.start_failed(node, &reason);
         if on_demand {
-            return self.report(StubLoss { node: node.clone(), reason, kind });
+            let kind = if refused { StubLossKind::NoProgram } else { kind };
+            return self.stub_lost(node.clone(), reason, kind);
         }
         if never {
             reason = format!("it did not register: {reason}");
@@ -412,8 +436,11 @@ impl Site {
     fn never(&mut self, ctx: &mut Context<Self>, node: &NodeId, error: &ProviderError) {
         let Some(slot) = self.slots.get_mut(node) else { return };
         (slot.keeper, slot.registered) = (None, None);
+        let refused = !error.is_transient() && self.start_refused(node, error);
         if self.provider.on_demand() {
-            let kind = if !self.on_demand.hosts.is_empty() {
+            let kind = if refused {
+                StubLossKind::NoProgram
+            } else if !self.on_demand.hosts.is_empty() {
                 StubLossKind::Ended // the scheduler leaves its host out
             } else if matches!(error, ProviderError::Refused { .. }) {
                 StubLossKind::Refused // no failure: other jobs may fit
@@ -422,11 +449,12 @@ impl Site {
                 StubLossKind::Unreachable
             };
             let reason = format!("no processor was available: {error}");
-            return self.report(StubLoss { node: node.clone(), reason, kind });
+            return self.stub_lost(node.clone(), reason, kind);
         }
         if !error.is_transient() {
             return self.restart(ctx, node, format!("it cannot be started: {error}"));
         }
+        let Some(slot) = self.slots.get_mut(node) else { return };
         // An unreachable machine implies nothing about its program.
         let wait = backoff(REACH_AGAIN, slot.unreached);
         slot.unreached = slot.unreached.saturating_add(1);
@@ -513,7 +541,8 @@ impl Site {
             shares: shares.collect(),
             cluster: self.cluster.clone(),
             nodes: self.slots.keys().cloned().collect(),
-            starts_programs: self.provider.starts_programs(),
+            starts_programs: self.starts_paths(),
+            receives_programs: self.receives_programs(),
             keep_ms: self.provider.on_demand().then_some(keep_ms),
             stubs,
             files: self.files,
@@ -685,6 +714,33 @@ fn backoff(usual: Duration, failures: u32) -> Duration {
     usual.saturating_mul(1 << failures.min(16)).min(BACKOFF_MAX).max(usual)
 }
 
+impl Site {
+    /// Ends the process of a node, and starts another one by its request.
+    fn replace_process(&mut self, ctx: &mut Context<Self>, node: NodeId) {
+        let on_demand = self.provider.on_demand();
+        let Some(slot) = self.slots.get_mut(&node) else { return };
+        if on_demand && let Some(keeper) = &slot.keeper {
+            // If the channel is full or closed, it is ending, and its end will be reported.
+            let _ = keeper.try_send(KeeperOrder::Recruit(Box::new(slot.request.clone())));
+            // A node without a processor may wait long.
+            if slot.active {
+                self.expect(ctx, node);
+            }
+            return;
+        }
+        let old = slot.keeper.take();
+        slot.round += 1; // messages about the current process become void
+        let ended = async move {
+            if let Some(keeper) = old {
+                stop(&keeper, REPLACE_GRACE).await;
+            }
+        };
+        let on_done =
+            move |(), site: &mut Site, ctx: &mut Context<Site>| site.start(ctx, &node, None);
+        ctx.spawn(ended.into_actor(self).map(on_done));
+    }
+}
+
 impl Actor for Site {
     type Context = Context<Self>;
 
@@ -719,6 +775,11 @@ impl Handler<Register> for Site {
             return Ok(());
         }
         let again = slot.registered.replace(message.incarnation) == Some(message.incarnation);
+        slot.proven = true;
+        let program = slot.shipped.as_ref().map(|shipped| shipped.image.digest);
+        if let Some(digest) = &program {
+            self.sent.works(digest);
+        }
         let registered = NodeRegistration {
             cluster: self.cluster.clone(),
             node,
@@ -729,8 +790,12 @@ impl Handler<Register> for Site {
             pid: message.pid,
             hardware: message.hardware,
             work: message.work,
+            program,
         };
         slot.registration = Some(registered.clone());
+        if slot.pending.is_some() {
+            return Ok(()); // for the scheduler, it starts with another program already
+        }
         // A scheduler that does not know the site yet would not know the node: it is asked to
         // register later. A scheduler that knows this incarnation has more current data on its job.
         // A node that joined by itself is monitored by its link, and the scheduler may have
@@ -747,13 +812,21 @@ impl Handler<RestartNodes> for Site {
     type Result = ();
 
     fn handle(&mut self, message: RestartNodes, ctx: &mut Self::Context) {
+        if let Some(shipped) = message.shipped {
+            return self.obtain(ctx, message.nodes, shipped, NextStep::Restart);
+        }
         for node in message.nodes {
-            let on_demand = self.provider.on_demand();
-            let Some(slot) = self.slots.get_mut(&node) else { continue };
+            if !self.slots.contains_key(&node) {
+                continue;
+            }
             tracing::info!("node {node} is restarted by order: {}", message.reason);
             if let Some(program) = &message.program {
-                slot.request.program = program.clone();
+                let given = self.path_of(Some(program));
+                let Some(slot) = self.slots.get_mut(&node) else { continue };
+                slot.request.program = given.unwrap_or_else(|| slot.program.clone());
+                self.drop_program(&node);
             }
+            let Some(slot) = self.slots.get_mut(&node) else { continue };
             // Failures of another program do not count, and a waiting node is returned to service.
             if message.program.is_some() || slot.retry.is_some() {
                 slot.restarts = RestartSchedule::new(RESTARTS);
@@ -763,25 +836,7 @@ impl Handler<RestartNodes> for Site {
                 self.order_restart(node, message.reason.clone());
                 continue;
             }
-            if on_demand && let Some(keeper) = &slot.keeper {
-                // If the channel is full or closed, it is ending, and its end will be reported.
-                let _ = keeper.try_send(KeeperOrder::Recruit(Box::new(slot.request.clone())));
-                // A node without a processor may wait long.
-                if slot.active {
-                    self.expect(ctx, node);
-                }
-                continue;
-            }
-            let old = slot.keeper.take();
-            slot.round += 1; // messages about the current process become void
-            let ended = async move {
-                if let Some(keeper) = old {
-                    stop(&keeper, REPLACE_GRACE).await;
-                }
-            };
-            let on_done =
-                move |(), site: &mut Site, ctx: &mut Context<Site>| site.start(ctx, &node, None);
-            ctx.spawn(ended.into_actor(self).map(on_done));
+            self.replace_process(ctx, node);
         }
     }
 }
@@ -803,16 +858,27 @@ impl Handler<StartStubs> for Site {
     fn handle(&mut self, message: StartStubs, ctx: &mut Self::Context) {
         tracing::info!("starts {} nodes: {}", message.nodes.len(), message.reason);
         let mut shares = message.shares;
+        let mut waiting = Vec::new();
         for node in message.nodes {
             let Some(slot) = self.slots.get_mut(&node) else { continue };
-            if slot.keeper.is_some() {
+            if slot.keeper.is_some() || slot.pending.is_some() {
                 continue; // the stub exists or is under way
             }
             if let Some(share) = shares.remove(&node) {
                 slot.take_share(share, self.on_demand.binds);
             }
-            slot.request.program = message.program.clone().unwrap_or_else(|| slot.program.clone());
+            if message.shipped.is_some() {
+                waiting.push(node);
+                continue;
+            }
+            let given = self.path_of(message.program.as_ref());
+            let Some(slot) = self.slots.get_mut(&node) else { continue };
+            slot.request.program = given.unwrap_or_else(|| slot.program.clone());
+            self.drop_program(&node);
             self.start(ctx, &node, None);
+        }
+        if let Some(shipped) = message.shipped {
+            self.obtain(ctx, waiting, shipped, NextStep::Start);
         }
     }
 }
@@ -823,6 +889,11 @@ impl Handler<EndStubs> for Site {
     fn handle(&mut self, message: EndStubs, ctx: &mut Self::Context) {
         tracing::info!("ends {} nodes: {}", message.nodes.len(), message.reason);
         for node in message.nodes {
+            let Some(slot) = self.slots.get_mut(&node) else { continue };
+            if slot.pending.take().is_some() && slot.keeper.is_none() {
+                self.stub_lost(node, message.reason.clone(), StubLossKind::Ended);
+                continue;
+            }
             let Some(slot) = self.slots.get_mut(&node) else { continue };
             let keeper = slot.keeper.clone();
             let (round, mut reason) = (slot.round, message.reason.clone());
@@ -841,7 +912,7 @@ impl Handler<EndStubs> for Site {
                 // already.
                 if let Some(slot) = site.slots.get_mut(&node).filter(current) {
                     (slot.keeper, slot.registered) = (None, None);
-                    site.report(StubLoss { node, reason, kind: StubLossKind::Ended });
+                    site.stub_lost(node, reason, StubLossKind::Ended);
                 }
             };
             ctx.spawn(closed.into_actor(self).map(on_done));

@@ -25,6 +25,7 @@ use crate::enrol::Renewal;
 use crate::files::{FileServer, FileServerSettings, RepeatReport};
 use crate::links::{LinkChange, LinkChanges, LinkListener};
 use crate::probe::Prober;
+use crate::programs::ProgramAccess;
 use crate::provider::{NodeRequest, Provider};
 use crate::site::{OnDemand, Site};
 
@@ -43,6 +44,8 @@ pub struct SiteParts {
     pub on_demand: OnDemand,
     /// Input files of the cluster, if it keeps any.
     pub keeping: Option<FileServerSettings>,
+    /// Programs of users, if this process keeps any.
+    pub programs: Option<ProgramAccess>,
 }
 
 impl SiteParts {
@@ -54,7 +57,7 @@ impl SiteParts {
         head: &NodeId,
         own: Option<Contact>,
     ) -> (Addr<Site>, Option<Addr<FileServer>>) {
-        let SiteParts { cluster, nodes, provider, on_demand, keeping } = self;
+        let SiteParts { cluster, nodes, provider, on_demand, keeping, programs } = self;
         let Endpoint { net, hub, .. } = endpoint;
         let scheduler = || hub.remote(head, SCHEDULER);
         let mut site =
@@ -62,6 +65,9 @@ impl SiteParts {
         let files = keeping.map(|keeping| FileServer::publish(keeping, net, hub, scheduler()));
         if files.is_some() {
             site.keeps_files();
+        }
+        if let Some(programs) = programs {
+            site.starts_from(programs);
         }
         if let Some(at) = own {
             site.is_own(at);

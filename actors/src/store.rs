@@ -973,6 +973,7 @@ mod tests {
             program: None,
             need: None,
             principal: None,
+            image: None,
         }
     }
 

@@ -283,6 +283,7 @@ impl Federation {
             provider: Rc::new(self.batches[cluster].clone()),
             on_demand: self.on_demand.clone(),
             keeping: None,
+            programs: None,
         };
         let peer = self.peer(site_node(cluster), cluster.clone());
         let (process, ()) = FederationProcess::start(&self.network, peer, "site", |endpoint| {
@@ -360,6 +361,7 @@ impl Federation {
             program: None,
             need: Some(need),
             principal: None,
+            image: None,
         };
         let submitted = Instant::now();
         let answer = scheduler.send(Enqueue(submit)).await.ok()?;

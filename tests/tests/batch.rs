@@ -82,6 +82,7 @@ impl BatchSite {
             env: vec![("GREETING".to_owned(), greeting.to_owned())],
             threads: self.threads,
             host: None,
+            shipped: None,
         }
     }
 

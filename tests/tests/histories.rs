@@ -455,6 +455,7 @@ fn a_killed_client_frees_its_nodes_within_ten_seconds() {
                 program: None,
                 need: None,
                 principal: None,
+                image: None,
             };
             scheduler.send(submit).deadline(secs(60)).await.unwrap().unwrap();
             // It receives nothing from here on, so that a short job ends without a report.

@@ -112,6 +112,7 @@ impl JoinedGrid {
             env: Vec::new(),
             threads: 1,
             host: None,
+            shipped: None,
         };
         head.start_site("lab".into(), (1..=3).map(place).collect(), Rc::new(JoinProvider));
         let now = Arc::new(AtomicI64::new(springtide_runtime::net::tls::calendar()()));
@@ -574,7 +575,7 @@ async fn a_certificate_grants_its_own_rights_alone() {
     })
     .await;
     grid.case("a node gives a site orders", "message denied", async |_| {
-        let order = RestartNodes { nodes, program: None, reason };
+        let order = RestartNodes { nodes, program: None, reason, shipped: None };
         call::<Site, _>(hub, &site, order).await
     })
     .await;

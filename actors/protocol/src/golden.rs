@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::{Serialize, de::DeserializeOwned};
-use springtide_base::id::{Epoch, Incarnation, JobId, Peer, TaskPath};
+use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, Peer, TaskPath};
 use springtide_metrics::{
     Amount, BenchmarkSpec, LinkReport, NodeReport, PeriodMeasure, Scale, SpecId, SpeedMeasurement,
     Statistics,
@@ -26,7 +26,7 @@ use crate::cluster::{
 use crate::enrol::{
     GetAuthorities, GetJoinStatus, JoinStatus, ReloadEnrolment, RenewCertificate, RenewError,
 };
-use crate::files::{RemoveFiles, ScanFiles};
+use crate::files::{FileSource, RemoveFiles, ScanFiles};
 use crate::hardware::Hardware;
 use crate::job::{
     Assign, AssignError, Cancel, ClientMessage, ClientMessageError, DeadHolder, JobEndNotice,
@@ -41,6 +41,10 @@ use crate::policy::{
     SharedParameters, WorkerStats,
 };
 use crate::probe::{BandwidthSample, CheckPaths, FetchSample, PathMeasurement, Paths, Ping};
+use crate::program::{
+    GetProgramTerms, OfferProgram, ProgramDigest, ProgramError, ProgramImage, ProgramReport,
+    ProgramState, ProgramTarget, ProgramTerms, ShippedProgram,
+};
 use crate::pulse::{Heartbeat, HeartbeatReply};
 use crate::reservation::{
     Reservation, ReservationId, ReservationPhase, ReservationRefusal, ReservationRequest,
@@ -96,6 +100,7 @@ fn messages_of_scheduler_and_site() {
         program: Some(PathBuf::from("/bin/own")),
         need: None,
         principal: None,
+        image: None,
     });
     message(&CancelJob { job: JobId(3), reason: "enough".into() });
     message(&GetAuthority { job: JobId(3), node: "ams-1".into() });
@@ -159,6 +164,7 @@ fn messages_of_scheduler_and_site() {
         stubs: BTreeSet::new(),
         files: false,
         at: None,
+        receives_programs: false,
     });
     message(&NeedNodes {
         job: JobId(3),
@@ -180,7 +186,13 @@ fn messages_of_scheduler_and_site() {
         devices: [("gpu".to_owned(), [1].into())].into(),
     };
     let shares = [(nodes[0].clone(), share)].into();
-    message(&StartStubs { nodes: nodes.clone(), shares, program, reason: reason.clone() });
+    message(&StartStubs {
+        nodes: nodes.clone(),
+        shares,
+        program,
+        reason: reason.clone(),
+        shipped: None,
+    });
     message(&EndStubs { nodes: nodes.clone(), reason });
     message(&NodeRegistration {
         cluster: "ams".into(),
@@ -192,6 +204,7 @@ fn messages_of_scheduler_and_site() {
         pid: 11,
         hardware: hardware(),
         work: None,
+        program: None,
     });
     let lost =
         NodeLoss { node: "ams-1".into(), reason: "killed".into(), returns: true, retry_ms: None };
@@ -209,7 +222,7 @@ fn messages_of_scheduler_and_site() {
     });
     message(&RegisterAgain {});
     let program = Some(PathBuf::from("/bin/own"));
-    message(&RestartNodes { nodes, program, reason: "another program".into() });
+    message(&RestartNodes { nodes, program, reason: "another program".into(), shipped: None });
 }
 
 #[test]
@@ -669,4 +682,101 @@ fn a_second_of_statistics_fits_a_thin_link() {
     ];
     let all = named.iter().sum::<usize>() + around;
     assert!(all <= 2048, "{all} bytes: {named:?}");
+}
+
+#[test]
+fn messages_of_programs() {
+    let target = ProgramTarget { machine: 62, bits: 64, little_endian: true };
+    let image = ProgramImage {
+        name: "own".into(),
+        digest: ProgramDigest([0xab; 32]),
+        bytes: 40_000_000,
+        target,
+        interpreter: Some("/lib64/ld-linux-x86-64.so.2".into()),
+    };
+    let (digest, path) = (image.digest, Some(PathBuf::from("/home/me/own")));
+    message(&GetProgramTerms { fingerprint: 7 });
+    answer("get-program-terms", &ProgramTerms { needed: true });
+    message(&OfferProgram {
+        image: image.clone(),
+        path: path.clone(),
+        client: contact("client-1"),
+    });
+    let sources = vec![FileSource { cluster: "head".into(), address: contact("head") }];
+    let shipped = Some(ShippedProgram { image: image.clone(), path: path.clone(), sources });
+    let (nodes, reason) = (vec!["ams-1".into()], "another program".to_owned());
+    let restart = RestartNodes { nodes, program: path.clone(), shipped: shipped.clone(), reason };
+    golden::check(DIR, Kind::CALL, "restart-nodes-shipped", &restart);
+    let RestartNodes { nodes, program, reason, .. } = restart;
+    let start = StartStubs { nodes, shares: BTreeMap::new(), program, shipped, reason };
+    golden::check(DIR, Kind::CALL, "hold-stubs-shipped", &start);
+    let submit = Submit {
+        name: "fib".into(),
+        body: vec![1].into(),
+        fingerprint: 7,
+        params: JobParams::default(),
+        clusters: None,
+        client: contact("client-1"),
+        program: path,
+        image: Some(image),
+        need: None,
+        principal: None,
+    };
+    golden::check(DIR, Kind::CALL, "submit-shipped", &submit);
+    let cluster = || ClusterId::from("ams");
+    let state = ProgramState::Sending { received: 12, bytes: 40 };
+    message(&ProgramReport { cluster: cluster(), digest, state });
+    let name = || "own".to_owned();
+    let errors = [
+        ("forbidden", ProgramError::Forbidden),
+        (
+            "no-elf",
+            ProgramError::NotExecutable { name: name(), reason: "it has no ELF header".into() },
+        ),
+        (
+            "machine",
+            ProgramError::Machine {
+                name: name(),
+                needs: "aarch64".into(),
+                cluster: cluster(),
+                has: "x86_64".into(),
+            },
+        ),
+        (
+            "interpreter",
+            ProgramError::Interpreter {
+                name: name(),
+                interpreter: "/lib/ld".into(),
+                cluster: cluster(),
+            },
+        ),
+        ("too-large", ProgramError::TooLarge { name: name(), bytes: 2, max: 1 }),
+        ("full", ProgramError::CacheFull { name: name(), bytes: 2, used: 9, max: 10 }),
+        ("unavailable", ProgramError::Unavailable { name: name(), reason: "lost".into() }),
+        (
+            "provider",
+            ProgramError::Provider { name: name(), cluster: cluster(), reason: "no".into() },
+        ),
+        (
+            "cannot-run",
+            ProgramError::CannotRun {
+                name: name(),
+                cluster: cluster(),
+                node: "ams-1".into(),
+                reason: "exit status: 127".into(),
+            },
+        ),
+        ("cancelled", ProgramError::Cancelled { name: name() }),
+    ];
+    for (case, error) in errors {
+        answer::<Result<(), ProgramError>>(&format!("offer-program-{case}"), &Err(error));
+    }
+    let ready = ProgramReport {
+        cluster: cluster(),
+        digest,
+        state: ProgramState::Ready { bytes: 40, millis: 9 },
+    };
+    golden::check(DIR, Kind::CALL, "program-report-ready", &ready);
+    let state = ProgramState::Failed { error: ProgramError::Forbidden };
+    golden::check(DIR, Kind::CALL, "program-report-failed", &ProgramReport { state, ..ready });
 }

@@ -1,8 +1,8 @@
 //! The messages between the roles of a Springtide grid, and the rules who may send them.
 //!
 //! - A module for each receiver, with its messages and their replies: [`scheduler`], [`site`],
-//!   [`node`], [`worker`], [`cluster`], [`files`], [`enrol`], [`probe`]. [`job`] has those about a
-//!   job as a whole, and [`look`] those of observers.
+//!   [`node`], [`worker`], [`cluster`], [`files`], [`program`], [`enrol`], [`probe`]. [`job`] has
+//!   those about a job as a whole, and [`look`] those of observers.
 //! - [`names`]: the names under which the receivers are published.
 //! - [`receivers`]: types that stand for the receivers where a sender addresses them.
 //! - [`admit`]: the rule of each message. `admit/matrix.txt` shows the consequences of the rules
@@ -26,6 +26,7 @@ pub mod look;
 pub mod names;
 pub mod node;
 pub mod probe;
+pub mod program;
 pub mod pulse;
 pub mod receivers;
 pub mod reservation;

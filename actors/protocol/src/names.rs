@@ -11,6 +11,8 @@ pub const HEAD_CLUSTER: &str = "head";
 pub const ENROLMENT: &str = "enrolment";
 /// Published name of the prober.
 pub const PROBER: &str = "prober";
+/// Published name of a process's programs for nodes: those of a store, or that of a client.
+pub const PROGRAMS: &str = "programs";
 /// Published name of the actor that triggers registrations.
 pub const REGISTRAR: &str = "registrar";
 

@@ -12,6 +12,7 @@ use crate::job::*;
 use crate::look::*;
 use crate::node::*;
 use crate::probe::*;
+use crate::program::*;
 use crate::scheduler::*;
 use crate::site::*;
 use crate::worker::*;
@@ -25,6 +26,7 @@ receiver! {
     MemberSilent, RequestNodes, WithdrawNodes, NeedNodes, NodeFreed, HandOver, RootAdvanced,
     ConfirmMembership, GetOffers,
     GetSample, Subscribe, JobEfficiency, SpeedsMeasured, Drain, Undrain, JobEndNotice,
+    ProgramReport,
 }
 
 receiver! {
@@ -73,6 +75,12 @@ receiver! {
 receiver! {
     /// A cluster's file server, published as [`files_name`](crate::names::files_name).
     FileServer: FetchFile, CancelFetches, ReadChunk, PutChunk, ScanFiles, RemoveFiles,
+}
+
+receiver! {
+    /// The store of programs of a head or a site, published as
+    /// [`PROGRAMS`](crate::names::PROGRAMS).
+    ProgramStore: GetProgramTerms, OfferProgram,
 }
 
 receiver! {

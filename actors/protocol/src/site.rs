@@ -14,6 +14,7 @@ use springtide_remote::remote_message;
 
 use crate::hardware::Hardware;
 use crate::policy::malleability::HostShare;
+use crate::program::ShippedProgram;
 use crate::scheduler::NodeWork;
 
 /// Exit code of a node that ended because it exceeded its memory. A site learns the reason from it.
@@ -72,6 +73,9 @@ pub struct RestartNodes {
     pub nodes: Vec<NodeId>,
     /// Program to start; absent: the previous one of each node.
     pub program: Option<PathBuf>,
+    /// The program to start instead, if the site is to receive it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shipped: Option<ShippedProgram>,
     /// Reason for the logs.
     pub reason: String,
 }
@@ -87,6 +91,9 @@ pub struct StartStubs {
     pub shares: BTreeMap<NodeId, HostShare>,
     /// Program to start; absent: the site's own.
     pub program: Option<PathBuf>,
+    /// The program to start instead, if the site is to receive it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shipped: Option<ShippedProgram>,
     /// Reason for the logs.
     pub reason: String,
 }

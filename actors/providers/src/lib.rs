@@ -50,6 +50,30 @@ pub struct NodeRequest {
     pub threads: u32,
     /// Host of the cluster, if the scheduler chooses it.
     pub host: Option<String>,
+    /// What `program` is, if it is a file of this host that a user brought.
+    pub shipped: Option<ShippedFile>,
+}
+
+/// A program that a user brought, as a file of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShippedFile {
+    /// SHA-256 of the file, in hexadecimal digits.
+    pub digest: String,
+    /// Length of the file, in bytes.
+    pub bytes: u64,
+    /// Machine that the program is for, as `uname -m` prints it, if it is known.
+    pub machine: Option<String>,
+}
+
+/// How a provider's hosts get a program that a user brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgramDelivery {
+    /// They do not: nodes run the programs of their hosts.
+    None,
+    /// They have the files of this host.
+    SameFiles,
+    /// The provider copies it.
+    Copies,
 }
 
 /// Capacity of a site, as its provider reports it. All counts are stubs.
@@ -137,6 +161,16 @@ pub enum ProviderError {
         /// Description of the error.
         reason: String,
     },
+    /// The program is for another kind of machine than its host.
+    #[error("host {host} runs {has}, and the program is for {needs}")]
+    OtherMachine {
+        /// Name of the host.
+        host: String,
+        /// System and machine of the host.
+        has: String,
+        /// System and machine of the program.
+        needs: String,
+    },
     /// The provider does not start nodes.
     #[error("the nodes of this cluster join by themselves: none can be started from here")]
     Joins,
@@ -147,7 +181,9 @@ impl ProviderError {
     /// service may return, a missing program or file does not.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Start { .. } | Self::Log { .. } | Self::Joins => false,
+            Self::Start { .. } | Self::Log { .. } | Self::OtherMachine { .. } | Self::Joins => {
+                false
+            }
             Self::Failed { .. }
             | Self::Refused { .. }
             | Self::Timeout { .. }
@@ -252,8 +288,13 @@ pub trait Provider {
         self.hold(request)
     }
 
-    /// Whether it can start a program that a job's submitter provides.
+    /// Whether it can start a program at a path that a job's submitter names.
     fn starts_programs(&self) -> bool;
+
+    /// How hosts get a program that a user brought.
+    fn delivery(&self) -> ProgramDelivery {
+        if self.starts_programs() { ProgramDelivery::SameFiles } else { ProgramDelivery::None }
+    }
 
     /// Whether processors are held only while jobs need them. Otherwise all are held for the site's
     /// life.

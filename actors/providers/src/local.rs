@@ -285,6 +285,7 @@ mod tests {
             env: vec![("GREETING".into(), "hello".into())],
             threads: 1,
             host: None,
+            shipped: None,
         }
     }
 

@@ -24,4 +24,4 @@ pub mod reservation;
 pub mod standby;
 
 use springtide_policy as policy;
-use springtide_protocol::{admit, files, hardware, job, scheduler};
+use springtide_protocol::{admit, files, hardware, job, program, scheduler};

@@ -140,6 +140,7 @@ impl RogueGrid {
             env: Vec::new(),
             threads: 1,
             host: None,
+            shipped: None,
         };
         head.start_site(LAB.into(), (1..=NODES).map(request).collect(), Rc::new(JoinProvider));
         let mut registry = Registry::new();
@@ -210,6 +211,7 @@ impl RogueGrid {
             program: None,
             need: None,
             principal: None,
+            image: None,
         };
         scheduler.send(submit).deadline(LONG).await.unwrap().unwrap()
     }

@@ -23,16 +23,21 @@ const PART_DIGITS: usize = 16;
 
 /// A directory of input files.
 #[derive(Clone, Debug)]
-pub(super) struct Dir {
-    pub(super) cluster: ClusterId,
-    pub(super) path: PathBuf,
+pub(crate) struct Dir {
+    pub(crate) cluster: ClusterId,
+    pub(crate) path: PathBuf,
     /// Largest accepted file, in bytes.
-    pub(super) largest: u64,
+    pub(crate) largest: u64,
+    /// Permissions of received files.
+    pub(crate) mode: u32,
 }
+
+/// Permissions of input files, which nodes of other users may read.
+pub(crate) const FILE_MODE: u32 = 0o644;
 
 /// Metadata that identify an unchanged file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(crate) struct Stamp {
     pub(super) bytes: u64,
     modified: (i64, i64),
     inode: u64,
@@ -61,7 +66,7 @@ impl Dir {
 
     /// Lists the regular files. Skips names that are not allowed, files that are too large, and
     /// others.
-    pub(super) fn list(&self) -> io::Result<BTreeMap<String, Stamp>> {
+    pub(crate) fn list(&self) -> io::Result<BTreeMap<String, Stamp>> {
         let mut all = BTreeMap::new();
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
@@ -110,7 +115,7 @@ impl Dir {
     }
 
     /// Reads the whole file and computes its checksum.
-    pub(super) fn read_entry(&self, name: &str) -> Result<(Stamp, FileEntry), FileError> {
+    pub(crate) fn read_entry(&self, name: &str) -> Result<(Stamp, FileEntry), FileError> {
         let (mut file, stamp) = self.open(name)?;
         let mut hash = Context::new(&SHA256);
         let bytes =
@@ -119,8 +124,13 @@ impl Dir {
         Ok((Stamp { bytes, ..stamp }, entry))
     }
 
+    /// The present stamp of a file.
+    pub(crate) fn stamp(&self, name: &str) -> Result<Stamp, FileError> {
+        Ok(self.open(name)?.1)
+    }
+
     /// Reads bytes of a file that is unchanged since this stamp.
-    pub(super) fn read(
+    pub(crate) fn read(
         &self,
         name: &str,
         stamp: Stamp,
@@ -140,13 +150,13 @@ impl Dir {
         Ok(bytes)
     }
 
-    fn part_path(&self, file: &FileEntry) -> PathBuf {
+    pub(crate) fn part_path(&self, file: &FileEntry) -> PathBuf {
         let digits = file.sum.get(..PART_DIGITS).unwrap_or(&file.sum);
         self.path.join(format!(".{}.{digits}.part", file.name))
     }
 
     /// Begins to write a file, or resumes from its stored part.
-    pub(super) fn open_part(&self, entry: &FileEntry) -> Result<PartialFile, FileError> {
+    pub(crate) fn open_part(&self, entry: &FileEntry) -> Result<PartialFile, FileError> {
         entry.check()?;
         let (name, bytes, largest) = (entry.name.clone(), entry.bytes, self.largest);
         if bytes > largest {
@@ -163,7 +173,7 @@ impl Dir {
                 .create(true)
                 .truncate(false)
                 .custom_flags(flags)
-                .mode(0o644);
+                .mode(self.mode);
             options
         };
         let mut file = options().open(&path).map_err(failed)?;
@@ -197,7 +207,7 @@ impl Dir {
     }
 
     /// Removes the stored part of a file that no job needs.
-    pub(super) fn discard(&self, entry: &FileEntry) {
+    pub(crate) fn discard(&self, entry: &FileEntry) {
         // A failure does no harm.
         let _ = fs::remove_file(self.part_path(entry));
     }
@@ -218,23 +228,23 @@ fn hash_rest(file: &mut File, hash: &mut Context, most: u64) -> io::Result<u64> 
 }
 
 /// An incomplete file, which is being received.
-pub(super) struct PartialFile {
+pub(crate) struct PartialFile {
     dir: Dir,
     pub(super) entry: FileEntry,
     path: PathBuf,
     file: File,
     hash: Context,
     /// Number of received bytes.
-    pub(super) received: u64,
+    pub(crate) received: u64,
 }
 
 impl PartialFile {
-    pub(super) fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.received == self.entry.bytes
     }
 
     /// Appends the next bytes.
-    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), FileError> {
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         let (received, len) = (self.received, bytes.len() as u64);
         if received.checked_add(len).is_none_or(|sum| sum > self.entry.bytes) {
             return Err(FileError::UnexpectedOffset {
@@ -249,7 +259,7 @@ impl PartialFile {
     }
 
     /// Checks a complete file, and gives it its name.
-    pub(super) fn finish(self) -> Result<Stamp, FileError> {
+    pub(crate) fn finish(self) -> Result<Stamp, FileError> {
         let Self { dir, entry, path, file, hash, .. } = self;
         let name = &entry.name;
         let found = hex(hash.finish().as_ref());
@@ -299,7 +309,7 @@ mod tests {
     use super::*;
 
     fn dir(path: &Path) -> Dir {
-        Dir { cluster: "ams".into(), path: path.to_owned(), largest: 1000 }
+        Dir { cluster: "ams".into(), path: path.to_owned(), largest: 1000, mode: FILE_MODE }
     }
 
     fn entry(name: &str, content: &[u8]) -> FileEntry {

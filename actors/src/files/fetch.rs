@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -33,7 +34,7 @@ const BUSY_RETRIES: u32 = 50;
 ///
 /// # Errors
 /// An error of `work`, or a panic of its thread.
-pub(super) async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
 ) -> Result<T, FileError> {
@@ -43,14 +44,15 @@ pub(super) async fn blocking<T: Send + 'static>(
     })
 }
 
-/// Fetches a file.
+/// Fetches a file. `received` is kept at the number of its bytes on disk.
 ///
 /// # Errors
 /// The source is lost, lacks the file or sends other content; or the disk fails.
-pub(super) async fn fetch(
+pub(crate) async fn fetch(
     dir: Arc<Dir>,
     file: FileEntry,
     from: (Remote<FileServer>, ClusterId),
+    received: &AtomicU64,
 ) -> Result<(FetchResult, Stamp), FileError> {
     let (server, cluster) = from;
     let (name, entry) = (file.name.clone(), file.clone());
@@ -65,6 +67,7 @@ pub(super) async fn fetch(
             pending.push_back((next, Instant::now(), request_chunk(&server, &file, next)));
             next = file.bytes.min(next + u64::from(CHUNK_MAX));
         }
+        received.store(part.received, Ordering::Relaxed);
         let Some((at, since, call)) = pending.pop_front() else { break };
         let bytes = await_chunk(&server, &file, at, call).await?;
         ahead = match since.elapsed() {
@@ -116,7 +119,7 @@ async fn await_chunk(
 }
 
 /// Writes bytes on a thread that may block.
-pub(super) async fn write(
+pub(crate) async fn write(
     name: &str,
     mut part: PartialFile,
     bytes: Bytes,

@@ -6,8 +6,8 @@
 //! run, `dir` accesses the disk, and `fetch` executes one transfer. This module must not depend on
 //! where jobs run, nor on why they need a file.
 
-mod dir;
-mod fetch;
+pub(crate) mod dir;
+pub(crate) mod fetch;
 mod server;
 mod table;
 #[cfg(test)]

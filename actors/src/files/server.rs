@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -16,7 +17,7 @@ use springtide_runtime::remote::{Hub, Remote};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::dir::{Dir, PartialFile, Stamp};
+use super::dir::{Dir, FILE_MODE, PartialFile, Stamp};
 use super::fetch::{blocking, fetch, write};
 use super::table::{TransferAction, TransferEvent, TransferTable};
 use super::{FileLimits, files_name};
@@ -88,7 +89,8 @@ impl FileServer {
     ) -> Addr<Self> {
         let FileServerSettings { cluster, dir: path, limits } = keeping;
         let name = files_name(&cluster);
-        let dir = Arc::new(Dir { cluster, path, largest: limits.max_bytes });
+        let (largest, mode) = (limits.max_bytes, FILE_MODE);
+        let dir = Arc::new(Dir { cluster, path, largest, mode });
         let server = Self {
             dir,
             limits,
@@ -129,7 +131,10 @@ impl FileServer {
                     self.net.learn_if_down(from.address.clone());
                     let server = self.hub.remote(&from.address.node, &files_name(&from.cluster));
                     tracing::info!("fetching {} from {}", file.name, from.cluster);
-                    let work = fetch(self.dir.clone(), file.clone(), (server, from.cluster));
+                    let (dir, entry) = (self.dir.clone(), file.clone());
+                    let work = async move {
+                        fetch(dir, entry, (server, from.cluster), &AtomicU64::default()).await
+                    };
                     let finish = move |ended: Result<(FetchResult, Stamp), FileError>,
                                        act: &mut Self,
                                        ctx: &mut Context<Self>| {

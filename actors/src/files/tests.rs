@@ -8,7 +8,7 @@ use springtide_runtime::net::{LinkProfile, MemoryNet};
 use springtide_runtime::remote::{Remote, RemoteError};
 use tokio::time::{Instant, sleep};
 
-use super::dir::Dir;
+use super::dir::{Dir, FILE_MODE};
 use super::*;
 use crate::endpoint::Endpoint;
 use crate::job::SCHEDULER;
@@ -131,7 +131,7 @@ async fn stored_bytes_are_not_fetched_again() {
     let b = world.serve("b", 1, &[]).await;
     let file = entry_of(&world.dir("a").join("bodies"), "bodies").unwrap();
     let half = LENGTH / 2;
-    let dir = Dir { cluster: "b".into(), path: world.dir("b"), largest: 1 << 30 };
+    let dir = Dir { cluster: "b".into(), path: world.dir("b"), largest: 1 << 30, mode: FILE_MODE };
     dir.open_part(&file).unwrap().append(&content[..half]).unwrap();
     let brought = world.bring(1, &file, &[&a]).await.unwrap().unwrap();
     assert_eq!((brought.from, brought.bytes), (Some("a".into()), (LENGTH - half) as u64));

@@ -257,8 +257,10 @@ impl Scheduler {
                     actions = now;
                     self.notify_end(ctx, client.node, job, error, later);
                 }
-                SchedulerAction::Replace { cluster, nodes, program, reason } => {
-                    self.replace(ctx, &cluster, RestartNodes { nodes, program, reason });
+                SchedulerAction::Replace { cluster, nodes, program, image, reason } => {
+                    let shipped = self.shipped(&cluster, image, program.as_ref());
+                    let order = RestartNodes { nodes, program, shipped, reason };
+                    self.replace(ctx, &cluster, order);
                 }
                 SchedulerAction::StoreStart { job, begun } => {
                     if let Err(error) = self.store.record_start(job, begun) {
@@ -279,13 +281,16 @@ impl Scheduler {
                     self.check_write(written);
                 }
                 SchedulerAction::Forget { job } => self.forget(job),
-                SchedulerAction::HoldStubs { cluster, nodes, shares, program, reason } => {
+                SchedulerAction::HoldStubs { cluster, nodes, shares, program, image, reason } => {
                     self.recorder.record(GridEvent::Decision {
                         decision: format!("start {} nodes of {cluster}", nodes.len()),
                         why: reason.clone(),
                         inputs: serde_json::json!({ "nodes": nodes, "shares": shares }),
                     });
-                    let order = StartStubs { nodes: nodes.clone(), shares, program, reason };
+                    let shipped = self.shipped(&cluster, image, program.as_ref());
+                    let nodes_of_order = nodes.clone();
+                    let order =
+                        StartStubs { nodes: nodes_of_order, shares, program, shipped, reason };
                     self.ask_site(ctx, &cluster, order, move |act, ctx, error| {
                         for node in nodes {
                             let reason = format!("its site did not answer: {error}");

@@ -6,9 +6,10 @@
 mod act;
 mod holdings;
 mod inputs;
+mod programs;
 mod reserve;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -32,6 +33,7 @@ use crate::audit::AuditLog;
 use crate::lease::LeaseError;
 use crate::links::{LinkChange, LinkChanges};
 use crate::policy::malleability::PlacementPlan;
+use crate::programs::ProgramAccess;
 use crate::standby::MemberWatch;
 use crate::store::{Store, StoreError};
 use springtide_protocol::job::{JobEndNotice, JobEndReport, JobError, JobReport};
@@ -114,6 +116,10 @@ pub struct Scheduler {
     expected_links: Vec<GridLink>,
     /// Members of a head with a second one.
     members: Option<MemberWatch>,
+    /// The head's store of programs.
+    programs: Option<ProgramAccess>,
+    /// Jobs whose programs the store keeps.
+    program_jobs: BTreeSet<JobId>,
 }
 
 /// To the scheduler of this process: its head has a second one, whose state is shown with its own.
@@ -159,6 +165,8 @@ impl Scheduler {
             recovered: Vec::new(),
             expected: Vec::new(),
             expected_links,
+            programs: None,
+            program_jobs: BTreeSet::new(),
         }
     }
 
@@ -166,6 +174,11 @@ impl Scheduler {
     /// sites will register.
     pub fn recovering(self, recovered: Vec<RecoveredJob>, clusters: Vec<ClusterId>) -> Self {
         Self { recovered, expected: clusters, ..self }
+    }
+
+    /// Keeps the programs of jobs in this store until the jobs have ended.
+    pub fn keeping_programs(self, programs: Option<ProgramAccess>) -> Self {
+        Self { programs, ..self }
     }
 
     /// Handles a failed write to the store. If another scheduler took over, this one stops all
@@ -403,10 +416,14 @@ impl Actor for Scheduler {
         for found in std::mem::take(&mut self.recovered) {
             let (job, client) = (found.job, found.submit.client.node.clone());
             tracing::info!("{job} ({}) belongs to an earlier scheduler", found.submit.name);
+            self.keep_program(job, &found.submit);
             self.feed_without_waiter(ctx, job, client, SchedulerEvent::Recovered(Box::new(found)));
         }
         self.feed(ctx, SchedulerEvent::FormerHistory(former_history));
-        ctx.run_interval(LEASE_INTERVAL, |act, _| act.check_lease());
+        ctx.run_interval(LEASE_INTERVAL, |act, _| {
+            act.check_lease();
+            act.release_programs();
+        });
         ctx.run_interval(MEMORY_INTERVAL, |act, _| act.store_memory());
         ctx.run_interval(CLIENT_PATIENCE.every, |act, ctx| act.check_clients(ctx));
         let (links, me) = (Arc::clone(&self.links), ctx.address().downgrade());
@@ -467,6 +484,7 @@ impl Handler<Submit> for Scheduler {
         let principal = submit.principal.as_ref().map(ToString::to_string).unwrap_or_default();
         tracing::info!("{job} ({}) was submitted by {principal}", submit.name);
         self.net.learn_if_down(submit.client.clone());
+        self.keep_program(job, &submit);
         let (reply, answer) = oneshot::channel();
         self.waiters.insert(job, Waiter::Submitter(reply));
         self.feed(ctx, SchedulerEvent::Submit { job, epoch, submit: Box::new(submit) });
@@ -494,6 +512,7 @@ impl Handler<Enqueue> for Scheduler {
         let principal = submit.principal.as_ref().map(ToString::to_string).unwrap_or_default();
         tracing::info!("{job} ({}) was submitted by {principal}, which does not wait", submit.name);
         let client = submit.client.node.clone();
+        self.keep_program(job, &submit);
         let event = SchedulerEvent::Submit { job, epoch, submit: Box::new(submit) };
         self.feed_without_waiter(ctx, job, client, event);
         Ok(job)
@@ -528,6 +547,7 @@ impl Handler<SubmissionBatch> for Scheduler {
         let mut all = Vec::with_capacity(submits.len());
         for ((job, epoch), submit) in issued.into_iter().zip(submits) {
             self.waiters.insert(job, Waiter::Client(submit.client.node.clone()));
+            self.keep_program(job, &submit);
             all.push(NumberedSubmission { job, epoch, submit: Box::new(submit) });
         }
         self.feed(ctx, SchedulerEvent::SubmitAll(all));

@@ -126,6 +126,7 @@ impl SchedulerTestGrid {
                 stubs,
                 files,
                 at,
+                receives_programs: false,
             };
             grid.tell(site).await;
             let hardware =
@@ -142,6 +143,7 @@ impl SchedulerTestGrid {
                 pid,
                 hardware,
                 work: None,
+                program: None,
             })
             .await;
         }
@@ -174,6 +176,7 @@ impl SchedulerTestGrid {
             program: None,
             need: None,
             principal: None,
+            image: None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Tests of the site with a scripted provider and a recording scheduler, in virtual time.
 
 use std::cell::{Cell, RefCell};
+use std::path::Path;
 use std::sync::Mutex;
 
 use springtide_runtime::id::Peer;
@@ -9,11 +10,16 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::endpoint::Endpoint;
+use crate::files::entry_of;
 use crate::hardware::Hardware;
 use crate::job::SCHEDULER;
 use crate::node::Registrar;
+use crate::programs::{
+    ElfHeader, ProgramImage, ProgramLimits, ProgramReport, ProgramState, ProgramStore,
+    ProgramStoreSettings, ProgramTarget, read_header,
+};
 use crate::provider::{LocalFuture, Stub, StubEnd, StubId};
-use crate::scheduler::NodeWork;
+use crate::scheduler::{NodeWork, StubLoss};
 use crate::site_host::SiteHost;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -25,6 +31,8 @@ struct SiteWorld {
     /// Results of `hold`: an error or success.
     refuses: RefCell<Option<fn() -> ProviderError>>,
     held: RefCell<Vec<Instant>>,
+    /// Programs of these requests.
+    programs: RefCell<Vec<PathBuf>>,
     listed: RefCell<Vec<ExistingStub>>,
     list_takes: Cell<Duration>,
     hold_takes: Cell<Duration>,
@@ -69,6 +77,7 @@ impl Provider for Fake {
         request: &'a NodeRequest,
     ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
         self.0.held.borrow_mut().push(Instant::now());
+        self.0.programs.borrow_mut().push(request.program.clone());
         let refused = *self.0.refuses.borrow();
         Box::pin(async move {
             sleep(self.0.hold_takes.get()).await;
@@ -201,6 +210,18 @@ impl Handler<StubLoss> for RecordingScheduler {
     }
 }
 
+impl Handler<ProgramReport> for RecordingScheduler {
+    type Result = ();
+
+    fn handle(&mut self, report: ProgramReport, _: &mut Self::Context) {
+        self.note(match report.state {
+            ProgramState::Sending { received, bytes } => format!("program {received} of {bytes}"),
+            ProgramState::Ready { bytes, .. } => format!("program ready, {bytes} sent"),
+            ProgramState::Failed { error } => format!("program failed: {error}"),
+        });
+    }
+}
+
 impl Handler<Drain> for RecordingScheduler {
     type Result = Result<crate::scheduler::DrainResult, crate::scheduler::DrainError>;
 
@@ -235,6 +256,11 @@ struct Test {
 impl Test {
     /// Starts the site in paused time, which advances only during waits.
     fn start(fake: Fake) -> Self {
+        Self::start_with(fake, None)
+    }
+
+    /// As [`Test::start`], with a store of programs in this directory.
+    fn start_with(fake: Fake, programs: Option<&Path>) -> Self {
         tokio::time::pause();
         let began = Instant::now();
         let network = MemoryNet::new(1);
@@ -248,6 +274,7 @@ impl Test {
             .accepts::<NodeRegistration>()
             .accepts::<NodeLoss>()
             .accepts::<StubLoss>()
+            .accepts::<ProgramReport>()
             .accepts::<Drain>()
             .accepts::<SiteReport>();
         head.start();
@@ -260,6 +287,7 @@ impl Test {
             env: Vec::new(),
             threads: 1,
             host: None,
+            shipped: None,
         };
         let nodes = (1..=9).map(request).collect();
         let scheduler = own.hub.remote(&"head".into(), SCHEDULER);
@@ -267,6 +295,13 @@ impl Test {
         let (on_demand, hub) = (OnDemand::default(), own.hub.clone());
         let mut site = Site::new("ams".into(), nodes, provider, on_demand, scheduler, hub);
         site.is_own(own.net.contact());
+        if let Some(dir) = programs {
+            let limits = ProgramLimits::default();
+            let dir = dir.to_owned();
+            let settings =
+                ProgramStoreSettings { dir, limits, foreign: true, own: None, audit_log: None };
+            site.starts_from(ProgramStore::publish(settings, &own.net, &own.hub).unwrap());
+        }
         let site = site.start();
         Self { site, fake, received, network, own, began, _head: head }
     }
@@ -305,6 +340,7 @@ impl Test {
                 shares: BTreeMap::new(),
                 program: None,
                 reason: "test".into(),
+                shipped: None,
             })
             .await
             .unwrap();
@@ -410,7 +446,7 @@ async fn another_program_has_its_own_deadline_to_register() {
     test.register(&first, None).await;
     test.at(25).await;
     let (nodes, reason) = (vec!["ams-1".into()], "test".to_owned());
-    test.site.send(RestartNodes { nodes, program: None, reason }).await.unwrap();
+    test.site.send(RestartNodes { nodes, program: None, reason, shipped: None }).await.unwrap();
     // The first program's deadline has passed, the second's has not.
     test.at(40).await;
     assert_eq!(test.fake.done(), ["recruit ams-1"]);
@@ -490,7 +526,7 @@ async fn a_missing_program_is_retried_at_growing_intervals_and_at_once_by_order(
     // Back in service: retried at once, and soon again.
     let (tries, before) = (test.fake.0.held.borrow().len(), of_first(&test, 0).len());
     let (nodes, reason) = (vec!["ams-1".into()], "it is put back into service".to_owned());
-    test.site.send(RestartNodes { nodes, program: None, reason }).await.unwrap();
+    test.site.send(RestartNodes { nodes, program: None, reason, shipped: None }).await.unwrap();
     test.at(3603).await;
     assert_eq!(test.fake.0.held.borrow().len(), tries + 4);
     let words = of_first(&test, before);
@@ -632,4 +668,137 @@ async fn a_released_stub_reports_its_reason_of_waiting() {
     assert_eq!(test.fake.done(), ["release ams-1"]);
     let reports = "ams-1 gone: too long; it was still waiting for its processor: Resources";
     assert_eq!(test.received().last().map(String::as_str), Some(reports));
+}
+
+/// A program of a user in this directory. Nothing starts it.
+fn users_program(dir: &Path) -> ShippedProgram {
+    let path = dir.join("own");
+    let mut bytes = std::fs::read("/proc/self/exe").unwrap();
+    bytes.truncate(8192);
+    std::fs::write(&path, bytes).unwrap();
+    let ElfHeader { target, interpreter } = read_header(&path).unwrap();
+    let entry = entry_of(&path, "own").unwrap();
+    let (name, digest, bytes) = (entry.name, entry.sum.parse().unwrap(), entry.bytes);
+    let image = ProgramImage { name, digest, bytes, target, interpreter };
+    ShippedProgram { image, path: Some(path), sources: Vec::new() }
+}
+
+/// Waits in steps of the paused clock. The disk works in real time.
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..60_000 {
+        if holds() {
+            return;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{what}");
+}
+
+impl Test {
+    async fn restart(&self, node: &str, shipped: ShippedProgram) {
+        let (nodes, reason) = (vec![node.into()], "another program".to_owned());
+        let order = RestartNodes { nodes, program: None, shipped: Some(shipped), reason };
+        self.site.send(order).await.unwrap();
+    }
+
+    fn programs(&self) -> Vec<PathBuf> {
+        self.fake.0.programs.borrow().clone()
+    }
+}
+
+#[actix_rt::test]
+async fn a_node_starts_with_a_users_program_and_returns_if_that_cannot_run() {
+    let temp = tempfile::tempdir().unwrap();
+    let store = temp.path().join("programs");
+    let test = Test::start_with(Fake::default(), Some(&store));
+    let shipped = users_program(temp.path());
+    let stored = store.join(shipped.image.digest.to_string());
+    until("all nodes are started", || test.programs().len() == 9).await;
+    let (node, _) = test.node("ams-1", 1);
+    test.register(&node, None).await;
+    test.restart("ams-1", shipped.clone()).await;
+    until("the program is started", || test.programs().contains(&stored)).await;
+    assert!(stored.exists());
+    for report in ["program 0 of 8192", "program ready, 0 sent"] {
+        until(report, || test.received().contains(&report.to_owned())).await;
+    }
+    // Its later processes do not start.
+    test.fake.0.refuses.replace(Some(|| ProviderError::Start {
+        program: "own".into(),
+        source: std::io::Error::other("Exec format error"),
+    }));
+    test.restart("ams-1", shipped.clone()).await;
+    let failed =
+        "program failed: own cannot run as a node of cluster ams: node ams-1: cannot start";
+    until("it is given up", || test.received().iter().any(|what| what.starts_with(failed))).await;
+    let tries = test.programs().iter().filter(|program| **program == stored).count();
+    assert_eq!(tries, 1 + 3);
+    test.fake.0.refuses.replace(None);
+    until("its own program is started", || {
+        test.programs().last().is_some_and(|program| program.as_os_str() == "program")
+    })
+    .await;
+}
+
+#[actix_rt::test]
+async fn a_program_that_the_hosts_cannot_start_leaves_the_nodes_as_they_are() {
+    let temp = tempfile::tempdir().unwrap();
+    let store = temp.path().join("programs");
+    let test = Test::start_with(Fake::default(), Some(&store));
+    until("all nodes are started", || test.programs().len() == 9).await;
+    // The scheduler knows the site.
+    test.at(1).await;
+    let (node, _) = test.node("ams-1", 1);
+    test.register(&node, None).await;
+    let own = users_program(temp.path());
+    let target = ProgramTarget { machine: 22, ..own.image.target };
+    let foreign =
+        ShippedProgram { image: ProgramImage { target, ..own.image.clone() }, ..own.clone() };
+    test.restart("ams-1", foreign).await;
+    let interpreter = Some("/no/such/loader".to_owned());
+    let image = ProgramImage { interpreter, ..own.image.clone() };
+    test.restart("ams-1", ShippedProgram { image, ..own.clone() }).await;
+    test.restart("ams-1", ShippedProgram { path: None, ..own }).await;
+    let has = |part: &str| test.received().iter().any(|what| what.contains(part));
+    until("all are refused", || {
+        has("own is for s390x, and the hosts of cluster ams are")
+            && has("own needs /no/such/loader, which the hosts of cluster ams lack")
+            && has("own could not be fetched: no process has its file")
+    })
+    .await;
+    // For the scheduler, the node is there again after each of them.
+    let again = || test.received().iter().filter(|what| *what == "ams-1 works for no job").count();
+    until("it is reported", || again() == 4).await;
+    assert_eq!(test.programs().len(), 9, "no process was replaced");
+}
+
+#[actix_rt::test]
+async fn a_node_on_demand_is_gone_if_its_program_is_refused_or_needed_no_longer() {
+    let temp = tempfile::tempdir().unwrap();
+    let store = temp.path().join("programs");
+    let world = SiteWorld { on_demand: true, ..SiteWorld::default() };
+    let test = Test::start_with(Fake::of(world), Some(&store));
+    let own = users_program(temp.path());
+    let stored = store.join(own.image.digest.to_string());
+    let start = |node: &str, shipped: ShippedProgram| StartStubs {
+        nodes: vec![node.into()],
+        shares: BTreeMap::new(),
+        program: None,
+        shipped: Some(shipped),
+        reason: "a job needs it".to_owned(),
+    };
+    test.site.send(start("ams-1", own.clone())).await.unwrap();
+    until("it is held", || test.programs() == [stored.clone()]).await;
+    let lost = ShippedProgram { path: None, ..own.clone() };
+    let image = ProgramImage { digest: "0".repeat(64).parse().unwrap(), ..lost.image.clone() };
+    test.site.send(start("ams-2", ShippedProgram { image, ..lost })).await.unwrap();
+    let gone = "ams-2 gone: own could not be fetched: no process has its file";
+    until("it is gone", || test.received().iter().any(|what| what.starts_with(gone))).await;
+    // An order to end comes while the program is on its way.
+    test.site.do_send(start("ams-3", own));
+    let (nodes, reason) = (vec!["ams-3".into()], "no job needs it".to_owned());
+    test.site.send(EndStubs { nodes, reason }).await.unwrap();
+    let gone = "ams-3 gone: no job needs it";
+    until("it is gone", || test.received().contains(&gone.to_owned())).await;
+    assert_eq!(test.programs().len(), 1);
 }

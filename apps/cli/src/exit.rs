@@ -231,7 +231,9 @@ impl From<NodeError> for Failed {
 impl From<SubmitError> for Failed {
     fn from(error: SubmitError) -> Self {
         let exit = match error {
-            SubmitError::NotPlaced { .. } | SubmitError::Program { .. } => Exit::NotPlaced,
+            SubmitError::NotPlaced { .. }
+            | SubmitError::Program { .. }
+            | SubmitError::Shipping(_) => Exit::NotPlaced,
             SubmitError::Refused(AssignError::Failed { refused, .. }) => of_refusal(refused),
             _ => Exit::Failure,
         };

@@ -161,6 +161,7 @@ impl Machines {
             env: Vec::new(),
             threads,
             host: None,
+            shipped: None,
         }
     }
 

@@ -142,6 +142,7 @@ impl Submitter {
             program: self.program.clone(),
             need,
             principal: None,
+            image: None,
         };
         let submitted_at = Instant::now();
         let granted = self.scheduler.send(submit).deadline(SUBMIT_TIMEOUT).await??;

@@ -1,7 +1,8 @@
 //! A program that exercises the door of embedded grids; the tests run it.
 //!
 //! `door check` prints a line for each thing that it checks. `door sleep` and `door panic` end in
-//! other ways, and `door connect FILE` uses a grid that is up.
+//! other ways, and `door connect FILE` uses a grid that is up. `door bring FILE [TOKEN]` removes
+//! its own file first, so that no host has it, and prints what the job waits for.
 
 use std::time::Duration;
 
@@ -195,10 +196,38 @@ async fn connect(file: &str) -> Result<String, Error> {
     Ok(format!("{square} on {}", nodes.join(", ")))
 }
 
+/// Runs a job on a grid whose hosts do not have this program's file.
+async fn bring(file: &str, token: Option<String>) -> Result<String, Error> {
+    let own =
+        std::env::current_exe().map_err(|error| Error::Start { reason: error.to_string() })?;
+    std::fs::remove_file(own).map_err(|error| Error::Start { reason: error.to_string() })?;
+    let connector = Grid::connector(file);
+    let connector = match token {
+        Some(token) => connector.token(token),
+        None => connector,
+    };
+    let grid = connector.start().await?;
+    let mut job = grid.submit(Report).await?;
+    let mut events = job.events();
+    let outcome = job.await?;
+    while let Some(event) = events.next().await {
+        match event {
+            JobEvent::Waiting(reason) => println!("waiting: {reason}"),
+            JobEvent::Started { nodes, .. } => println!("started on {nodes} nodes"),
+            _ => {}
+        }
+    }
+    Ok(format!("outcome: {}", outcome.result))
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     let mut words = std::env::args().skip(1);
-    let (what, file) = (words.next().unwrap_or_default(), words.next());
+    let (what, file, token) = (words.next().unwrap_or_default(), words.next(), words.next());
+    if what == "node" && std::env::var_os("DOOR_LACKS_A_LIBRARY").is_some() {
+        eprintln!("door: libtide.so.2: cannot open shared object file");
+        std::process::exit(127);
+    }
     if what == "check"
         && let Err(error) = Grid::start("1x1").await
     {
@@ -211,6 +240,13 @@ async fn main() -> Result<(), Error> {
             match connect(&file).await {
                 Ok(line) => println!("{line}"),
                 Err(error) => println!("{error:?}"),
+            }
+            Ok(())
+        }
+        ("bring", Some(file)) => {
+            match bring(&file, token).await {
+                Ok(line) => println!("{line}"),
+                Err(error) => println!("{error:?}: {error}"),
             }
             Ok(())
         }

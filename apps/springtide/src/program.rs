@@ -23,6 +23,15 @@ pub struct Program {
     pub actors: Option<UserActors>,
 }
 
+/// What a grid knows of the program that starts it.
+#[derive(Clone, Copy, Debug)]
+pub struct ProgramVersion {
+    /// The version of the program.
+    pub version: &'static str,
+    /// Fingerprint of its registry.
+    pub fingerprint: u64,
+}
+
 /// A job as the command line knows it.
 pub struct JobDefinition {
     /// The registered name of the job.
@@ -64,6 +73,11 @@ impl From<Bytes> for EncodedJob {
 }
 
 impl Program {
+    /// The version of the program and the fingerprint of its registry.
+    pub fn about(&self) -> ProgramVersion {
+        ProgramVersion { version: self.version, fingerprint: self.registry.fingerprint() }
+    }
+
     /// The job of a name.
     ///
     /// # Errors

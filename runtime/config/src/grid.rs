@@ -64,6 +64,8 @@ section! {
         slots: SlotsSection = Section;
         /// Input files of jobs.
         files: FilesSection = Section;
+        /// Programs that users bring.
+        programs: ProgramsSection = Section;
         /// Certificates of the grid.
         tls: TlsSection = Section;
         /// Endpoint for nodes that join by themselves.
@@ -214,6 +216,20 @@ section! {
         transfers_max: BoundedInt<1, 64> = Is("4"), alias "at_once";
         /// Interval at which a cluster's directory is searched for new and removed files.
         poll: Time = Is("\"5s\"");
+    }
+
+    /// Programs that users bring. A site whose nodes run another program receives the submitted
+    /// one.
+    ProgramsSection {
+        /// Whether jobs may bring programs. Otherwise only those that are installed run.
+        foreign: bool = Is("true");
+        /// Maximum size of a program.
+        size_max: Size = Is("\"1GiB\"");
+        /// Maximum size of all programs that the head or a site keeps. Those that no job or node
+        /// uses make room for others, the least recently used one first.
+        cache_max: Size = Is("\"8GiB\"");
+        /// Maximum number of programs that the head or a site receives at a time.
+        transfers_max: BoundedInt<1, 64> = Is("2");
     }
 
     /// A Slurm cluster.
@@ -920,6 +936,14 @@ impl Config for GridConfig {
             }
         }
         check_work(&self.work, checker);
+        let programs = &self.programs;
+        if programs.size_max.bytes() > programs.cache_max.bytes() {
+            let reason = format!(
+                "`programs.size_max` must be at most `programs.cache_max`, found \"{}\" and \"{}\"",
+                programs.size_max, programs.cache_max
+            );
+            checker.report("programs.size_max", reason);
+        }
         if self.files.poll.get() < Duration::from_millis(50) {
             let reason =
                 format!("`files.poll` must be at least \"50ms\", found \"{}\"", self.files.poll);

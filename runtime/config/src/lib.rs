@@ -45,8 +45,8 @@ pub use batch::{
 pub use grid::{
     AdaptationSection, CONFIG_VERSION, ClusterSection, ClusterSlotsSection, DashboardSection,
     FilesSection, GridConfig, HeadSection, HostSize, JoinSection, LinkSection, LogSection,
-    NetSection, RunSection, SlurmSection, SshSection, StandbySection, StatsSection, TlsSection,
-    WeightsSection, WorkSection,
+    NetSection, ProgramsSection, RunSection, SlurmSection, SshSection, StandbySection,
+    StatsSection, TlsSection, WeightsSection, WorkSection,
 };
 pub use jobs::{ArgumentList, ComponentSection, JobComponent, JobSection, JobSizes, JobsConfig};
 pub use links::{InsideSection, LinksConfig};

@@ -40,6 +40,7 @@ use crate::cluster::{
 use crate::enrol::RenewCertificate;
 use crate::files::FilesReport;
 use crate::node::RegisterAgain;
+use crate::program::{OfferProgram, ProgramReport};
 use crate::scheduler::{
     CancelClientJobs, ConfirmMembership, Drain, GetWait, NodeLoss, NodeRegistration,
     SiteRegistration, SiteReport, StubDelay, StubLoss, Submit,
@@ -94,6 +95,15 @@ pub(crate) fn stub_waits(from: &Sender<'_>, message: &StubDelay) -> AdmissionVer
 
 pub(crate) fn files_here(from: &Sender<'_>, message: &FilesReport) -> AdmissionVerdict {
     site(from, |peer| message.cluster == peer.cluster)
+}
+
+pub(crate) fn program_report(from: &Sender<'_>, message: &ProgramReport) -> AdmissionVerdict {
+    site(from, |peer| message.cluster == peer.cluster)
+}
+
+/// A client offers its own program only.
+pub(crate) fn offer_program(from: &Sender<'_>, message: &OfferProgram) -> AdmissionVerdict {
+    from.holds(|peer| message.client.node == peer.node)
 }
 
 pub(crate) fn submit(from: &Sender<'_>, message: &Submit) -> AdmissionVerdict {
@@ -220,7 +230,8 @@ mod tests {
 
     #[test]
     fn each_role_has_the_rights_of_the_table() {
-        let start = RestartNodes { nodes: Vec::new(), program: None, reason: String::new() };
+        let start =
+            RestartNodes { nodes: Vec::new(), program: None, reason: String::new(), shipped: None };
         let head = |from: &Sender<'_>| by_rule(from, &start);
         assert_eq!(admitted(head), [true, false, false, false, true, false]);
         let client = |from: &Sender<'_>| by_rule(from, &GetJoinStatus {});
@@ -275,6 +286,7 @@ mod tests {
             program: None,
             need: None,
             principal: None,
+            image: None,
         };
         let own = submit_of("ams-1");
         assert_eq!(admitted(|from| by_rule(from, &own)), [true, false, true, false, true, false]);
@@ -366,6 +378,7 @@ mod tests {
             stubs: Default::default(),
             files: true,
             at: at.map(|node| contact(node, cluster)),
+            receives_programs: false,
         };
         assert_eq!(site_up(&site, &up("ams", Some("ams-site"), &["ams-1", "ams-20"])), Ok(()));
         for other in [
@@ -398,7 +411,8 @@ mod tests {
         };
         assert_eq!(drain(&site, &drain_of("ams-1")), Ok(()));
         assert_eq!(drain(&site, &drain_of("del-1")), Err(Refusal::Identity));
-        let start = RestartNodes { nodes: Vec::new(), program: None, reason: String::new() };
+        let start =
+            RestartNodes { nodes: Vec::new(), program: None, reason: String::new(), shipped: None };
         assert_eq!(by_rule(&site, &start), Err(Refusal::Role));
         assert_eq!(by_rule(&site, &GetJoinStatus {}), Err(Refusal::Role));
     }

@@ -20,6 +20,7 @@ use crate::job::{
 };
 use crate::look::{InspectCluster, InspectJob, QueryWorker};
 use crate::probe::{BandwidthSample, CheckPaths, FetchSample, Ping};
+use crate::program::{GetProgramTerms, OfferProgram, ProgramReport};
 use crate::scheduler::{
     AskLeave, AskShrink, AuditJob, BetterFree, CancelJob, CommitSlots, ConfirmSlots, GetAuthority,
     GetFiles, GetJob, GetOffers, GetSample, GetSlots, GetStatus, GetWait, GrowthRefused, HandOver,
@@ -243,6 +244,7 @@ rules! {
     SiteReport { roles: SITES, claim: site_polled }
     StubLoss { roles: SITES, claim: stub_gone }
     StubDelay { roles: SITES, claim: stub_waits }
+    ProgramReport { roles: SITES, claim: program_report }
     // To the scheduler, by members of jobs.
     MemberSilent {
         roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.epoch),
@@ -419,6 +421,9 @@ rules! {
     ScanFiles { roles: CLIENTS }
     RemoveFiles { roles: CLIENTS }
     RegisterAgain { roles: SITES }
+    // To the head's program store.
+    GetProgramTerms { roles: ANY }
+    OfferProgram { roles: CLIENTS, claim: offer_program, audited: failure }
     // To the enrolment service, and to the prober of every process.
     RenewCertificate { roles: HOLDERS, claim: renew }
     ReloadEnrolment { roles: CLIENTS, claim: by_operator }

@@ -19,6 +19,7 @@ use crate::files::FileStatus;
 use crate::hardware::Hardware;
 use crate::job::{AssignError, JobParams};
 use crate::policy::malleability::{HostCapacity, HostShare, PlacementError, PlacementPlan};
+use crate::program::{ProgramDigest, ProgramError, ProgramImage};
 
 /// Request to the scheduler ([`SCHEDULER`](crate::job::SCHEDULER)): run a job.
 ///
@@ -41,6 +42,9 @@ pub struct Submit {
     pub client: Contact,
     /// The submitting program, for sites that can start it if their nodes run another.
     pub program: Option<PathBuf>,
+    /// The submitting program, if the head's store has its file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ProgramImage>,
     /// Required processors, if the malleability manager is to place, grow and shrink the job.
     /// `clusters` is ignored then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,6 +83,9 @@ pub enum SubmitError {
         /// Description of the nodes, and the remedy.
         reason: String,
     },
+    /// The submitting program is not started on the nodes of a cluster.
+    #[error("the job cannot be placed: {0}")]
+    Shipping(#[source] Box<ProgramError>),
     /// A worker refused the job.
     #[error("a worker did not take the job: {0}")]
     Refused(#[source] AssignError),
@@ -532,6 +539,9 @@ pub struct SiteRegistration {
     pub nodes: Vec<NodeId>,
     /// Whether the site can start nodes with a submitted program.
     pub starts_programs: bool,
+    /// Whether the site can start nodes with a program that it receives.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub receives_programs: bool,
     /// Milliseconds for which processors are kept after use. Absent: all nodes always exist, and
     /// are not held on demand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -602,6 +612,8 @@ pub enum StubLossKind {
     Unreachable,
     /// Its node exceeded its memory.
     OutOfMemory,
+    /// The program of a job was not started.
+    NoProgram,
 }
 
 impl StubLossKind {
@@ -625,6 +637,9 @@ pub struct NodeRegistration {
     pub threads: u32,
     /// Fingerprint of the node's program registry.
     pub fingerprint: u64,
+    /// Digest of the node's program, if the site received it for a job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<ProgramDigest>,
     /// Process id of the node.
     pub pid: u32,
     /// Hardware of the node's host.

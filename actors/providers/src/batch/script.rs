@@ -253,6 +253,7 @@ mod tests {
                 env: env.map(|(key, value)| (key.to_owned(), value)).to_vec(),
                 threads: 1,
                 host: None,
+                shipped: None,
             }
         }
 

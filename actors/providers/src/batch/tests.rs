@@ -124,6 +124,7 @@ impl ScriptedSystem {
             env: Vec::new(),
             threads: 2,
             host: None,
+            shipped: None,
         }
     }
 

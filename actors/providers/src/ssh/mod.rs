@@ -39,14 +39,17 @@ use springtide_config::{
 };
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdout, Command};
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::{Mutex, OnceCell, Semaphore};
 use tokio::time::timeout;
 
 use self::copy::LocalProgram;
 use self::shell::{RemoteDirectory, RemoteFile, STARTED};
 use super::local::PipedProcess;
 use super::words::check_env;
-use super::{LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubEnd, StubEvent, StubId};
+use super::{
+    LocalFuture, NodeRequest, ProgramDelivery, Provider, ProviderError, ShippedFile, Stub, StubEnd,
+    StubEvent, StubId,
+};
 use springtide_base::incarnation;
 
 /// Maximum number of connections to one machine that open at once. An sshd refuses at random above
@@ -106,11 +109,14 @@ struct SshMachine {
     opening: Semaphore,
     /// Path of the copied program there, once it is.
     copied: OnceCell<String>,
+    /// Held while a user's program is copied, so that its other nodes find it.
+    copying: Mutex<()>,
 }
 
 impl SshMachine {
     fn new(host: SshHost) -> Arc<Self> {
-        Arc::new(Self { host, opening: Semaphore::new(OPENING_MAX), copied: OnceCell::new() })
+        let (opening, copied) = (Semaphore::new(OPENING_MAX), OnceCell::new());
+        Arc::new(Self { host, opening, copied, copying: Mutex::new(()) })
     }
 }
 
@@ -221,14 +227,18 @@ impl SshProvider {
         // The semaphore is never closed.
         let _inside = machine.opening.acquire().await;
         shared.ask_version().await;
-        let copied = match &shared.program {
-            Some(program) => Some(shared.copy(machine, program).await?),
-            None => None,
+        let copied = match (&request.shipped, &shared.program) {
+            (Some(shipped), _) => {
+                Some(shared.copy_shipped(machine, &request.program, shipped).await?)
+            }
+            (None, Some(program)) => Some(shared.copy(machine, program).await?.to_owned()),
+            (None, None) => None,
         };
         shared.started.set(shared.started.get() + 1);
         let process = format!("{}-{}", std::process::id(), shared.started.get());
-        let (directory, files) = collect_files(request, &shared.dir, &process, copied)
-            .map_err(|reason| shared.refused(format!("node {}: {reason}", request.node)))?;
+        let (directory, files) =
+            collect_files(request, &shared.dir, &process, copied.as_deref())
+                .map_err(|reason| shared.refused(format!("node {}: {reason}", request.node)))?;
         let mut brought = BroughtFiles { shared, machine, directory: &directory, settled: false };
         if let Err(error) = shared.run_script(&machine.host, shell::bring(&directory, &files)).await
         {
@@ -497,9 +507,13 @@ impl Provider for SshProvider {
         })
     }
 
-    /// The program of a job is a path on the remote machine, and is not copied.
+    /// A path that a submitter names is that of another machine.
     fn starts_programs(&self) -> bool {
         false
+    }
+
+    fn delivery(&self) -> ProgramDelivery {
+        ProgramDelivery::Copies
     }
 }
 

@@ -171,6 +171,7 @@ impl Sshd {
             env: Vec::new(),
             threads: 1,
             host: None,
+            shipped: None,
         }
     }
 }

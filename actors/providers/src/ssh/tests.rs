@@ -87,6 +87,7 @@ impl SshWorld {
             env: vec![("API_TOKEN".into(), SECRET.into())],
             threads: 1,
             host: None,
+            shipped: None,
         }
     }
 
@@ -474,4 +475,56 @@ async fn a_program_is_copied_once_and_checked() {
     let provider = world.provider().copying(world.path("mine"));
     let error = failure(&provider, &world.request()).await;
     assert!(error.contains("runs Plan9 mips") && error.contains("set `program`"), "{error}");
+}
+
+/// Each host gets a user's program once, and says if it is another kind of machine.
+#[actix_rt::test]
+async fn a_users_program_is_copied_once_and_named_by_its_digest() {
+    let world = SshWorld::new(WELL, "echo 'not this one' >&2\nexit 9\n");
+    executable(&world.path("brought"), "cat\nexit 6\n");
+    let bytes = fs::metadata(world.path("brought")).unwrap().len();
+    let digest =
+        ring::digest::digest(&ring::digest::SHA256, &fs::read(world.path("brought")).unwrap());
+    let digest: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let brought = |node: &str, machine: &str| NodeRequest {
+        node: node.into(),
+        program: world.path("brought"),
+        shipped: Some(ShippedFile {
+            digest: digest.clone(),
+            bytes,
+            machine: Some(machine.to_owned()),
+        }),
+        ..world.request()
+    };
+    let nodes: [NodeId; 2] = ["a-1".into(), "a-2".into()];
+    let provider = world.provider_of(&nodes);
+    assert_eq!(provider.delivery(), ProgramDelivery::Copies);
+    let own = std::env::consts::ARCH;
+    let (first, second) = (brought("a-1", own), brought("a-2", own));
+    let (one, other) = tokio::join!(provider.hold(&first), provider.hold(&second));
+    let copied = world.path("grid/programs").join(format!("user-{digest}"));
+    assert_eq!(fs::read(&copied).unwrap(), fs::read(world.path("brought")).unwrap());
+    assert_eq!(one.unwrap().release(LONG).await.status, "exit status: 6");
+    drop(other.unwrap());
+    let log = fs::read_to_string(world.path("ssh.log")).unwrap();
+    assert_eq!(log.matches("cat > ").count(), 1);
+    // A copy that no node was started with for long makes room at the next one.
+    let old = world.path("grid/programs/user-old");
+    fs::write(&old, "").unwrap();
+    let long_ago = std::time::SystemTime::now() - Duration::from_secs(20 * 24 * 3600);
+    fs::File::open(&old).unwrap().set_modified(long_ago).unwrap();
+    fs::remove_file(&copied).unwrap();
+    drop(provider.hold(&first).await.unwrap());
+    assert!(copied.exists() && !old.exists());
+    // The host is of another kind.
+    fs::remove_file(&copied).unwrap();
+    match provider.hold(&brought("a-1", "s390x")).await {
+        Ok(_) => panic!("it started"),
+        Err(error @ ProviderError::OtherMachine { .. }) => {
+            let text = error.to_string();
+            let expected = format!("runs Linux {own}, and the program is for Linux s390x");
+            assert!(text.contains(&expected) && !error.is_transient(), "{text}");
+        }
+        Err(error) => panic!("{error}"),
+    }
 }

@@ -12,6 +12,7 @@ use super::SchedulerCore;
 use super::event::{SchedulerAction, StartRecord};
 use super::managed::{JobStage, NodeUse};
 use super::pool::{PoolNode, PoolNodeState};
+use super::programs::ProgramKey;
 use super::queue::QueuedJob;
 use crate::job::AssignError;
 use crate::manager::ManagerEvent;
@@ -67,7 +68,14 @@ impl SchedulerCore {
         let moving = self.files.moving(id);
         let Some(job) = self.managing.jobs.get_mut(&id) else { return };
         let JobStage::Gathering { nodes, placed, until } = &mut job.stage else { return };
-        let fingerprint = job.submit.fingerprint;
+        let program = ProgramKey::of(&job.submit);
+        if let Some(digest) = program.digest {
+            let clusters = nodes.iter().filter_map(|node| Some(&self.nodes.get(node)?.cluster));
+            if self.programs.is_sent(digest, clusters) {
+                // The transfer has time limits of its own.
+                *until = now + self.managing.hold_timeout;
+            }
+        }
         let (mut coming, mut lost) = (0, None);
         let mut waits = None;
         let mut late = BTreeSet::new();
@@ -79,7 +87,7 @@ impl SchedulerCore {
                     late.insert(known.cluster.clone());
                     waits = waits.or(known.reason.as_ref().map(|why| format!(": {node}: {why}")));
                 }
-                Some(known) if known.running(fingerprint).is_some() => {}
+                Some(known) if known.running(program).is_some() => {}
                 Some(_) => lost = Some(format!("{node} runs another program than the job's")),
                 None => {
                     let reason = self.nodes.get(node).and_then(|node| node.reason.clone());
@@ -184,17 +192,17 @@ impl SchedulerCore {
         true
     }
 
-    /// Withdraws a waiting job from the manager's queue. Returns whether it was waiting.
+    /// Withdraws a waiting job from the manager's queue, for the reason that its submitter gets.
+    /// Returns whether it was waiting.
     pub(super) fn withdraw_managed(
         &mut self,
         id: JobId,
-        reason: &str,
+        error: SubmitError,
         now: Instant,
         out: &mut Vec<SchedulerAction>,
     ) -> bool {
         self.cancel_move(id, out);
         let Some(job) = self.managing.jobs.get_mut(&id) else { return false };
-        let error = SubmitError::Cancelled { reason: reason.to_owned() };
         let refuse = SchedulerAction::Refuse { job: id, error };
         match job.stage {
             JobStage::Waiting => {

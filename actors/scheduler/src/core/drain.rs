@@ -185,7 +185,13 @@ impl SchedulerCore {
                 node.mark_starting(now);
                 let (cluster, nodes) = (node.cluster.clone(), vec![id.clone()]);
                 let reason = "it is back in service".to_owned();
-                out.push(SchedulerAction::Replace { cluster, nodes, program: None, reason });
+                out.push(SchedulerAction::Replace {
+                    cluster,
+                    nodes,
+                    program: None,
+                    image: None,
+                    reason,
+                });
             }
             out.push(SchedulerAction::StoreDrain { node: id.clone(), reason: None });
             self.drains.retain(|pending| {

@@ -17,6 +17,7 @@ use crate::manager::{ManagerMemory, ReservationBill};
 use crate::policy::NodeOffer;
 use crate::policy::malleability::{HostShare, PlacementPlan};
 use crate::policy::provisioning::Time;
+use crate::program::{ProgramImage, ProgramReport};
 use crate::reservation::{Reservation, ReservationId};
 use crate::scheduler::{
     Drain, DrainError, DrainResult, GrantedNode, HandOver, JobAudit, JobEfficiency, JobGrant,
@@ -288,6 +289,8 @@ pub enum SchedulerEvent {
     },
     /// A cluster's file server reports its files.
     FilesReported(FilesReport),
+    /// A site reports a program that nodes are to start with.
+    ProgramReported(ProgramReport),
     /// A file server answered [`SchedulerAction::BringFile`], or did not.
     FileFetched {
         /// Job that needs the file.
@@ -386,6 +389,8 @@ pub enum SchedulerAction {
         nodes: Vec<NodeId>,
         /// Program to start; absent: the previous one.
         program: Option<std::path::PathBuf>,
+        /// The program to start instead, if the site is to receive it.
+        image: Option<ProgramImage>,
         /// Reason for the log.
         reason: String,
     },
@@ -412,6 +417,8 @@ pub enum SchedulerAction {
         shares: BTreeMap<NodeId, HostShare>,
         /// Program to start; absent: the site's own.
         program: Option<std::path::PathBuf>,
+        /// The program to start instead, if the site is to receive it.
+        image: Option<ProgramImage>,
         /// Reason for the log.
         reason: String,
     },

@@ -15,6 +15,7 @@ use super::drain::DrainMark;
 use super::event::SchedulerAction;
 use super::managed::{KnownCapacity, NodeUse};
 use super::pool::{PoolNode, PoolNodeState};
+use super::programs::ProgramKey;
 use crate::manager::ManagerEvent;
 use crate::policy::malleability::{
     FreeHost, HostCapacity, HostShare, NodeNeeds, allocate, placeable,
@@ -163,7 +164,7 @@ impl SchedulerCore {
         cluster: &ClusterId,
         (count, first): (u32, u32),
         needs: &NodeNeeds,
-        fingerprint: u64,
+        program: ProgramKey,
     ) -> Option<HostNodes> {
         let mut hosts = self.free_hosts(cluster);
         let mut names = self.sites.get(cluster)?.nodes.iter().filter(|id| self.nodes[*id].is_off());
@@ -179,7 +180,7 @@ impl SchedulerCore {
                         && of.devices.values().zip(share.devices.values()).all(same_number);
                     let free = node.is_free() && !found.idle.contains(id);
                     let there = hosts.iter().any(|host| host.has(of));
-                    like && free && there && node.running(fingerprint).is_some()
+                    like && free && there && node.running(program).is_some()
                 };
                 let share = match self.shares(cluster).find(fits) {
                     Some((id, _, of)) => {

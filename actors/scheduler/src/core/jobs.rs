@@ -167,6 +167,7 @@ impl SchedulerCore {
             cluster,
             nodes,
             program: None,
+            image: None,
             reason: reason.clone(),
         });
         match (self.jobs.get(&job).map(|held| held.state), coordinates) {
@@ -344,6 +345,7 @@ impl SchedulerCore {
             cluster,
             nodes: vec![id.clone()],
             program: None,
+            image: None,
             reason,
         });
     }
@@ -417,7 +419,8 @@ impl SchedulerCore {
         if !waits || !self.managing.jobs.get(&id).is_some_and(had) {
             return false;
         }
-        self.withdraw_managed(id, "its coordinator has ended it already", now, out);
+        let reason = "its coordinator has ended it already".to_owned();
+        self.withdraw_managed(id, SubmitError::Cancelled { reason }, now, out);
         true
     }
 
@@ -448,7 +451,8 @@ impl SchedulerCore {
         now: Instant,
         out: &mut Vec<SchedulerAction>,
     ) {
-        if self.withdraw_managed(id, reason, now, out) || self.cancel_returning(id, reason, out) {
+        let error = SubmitError::Cancelled { reason: reason.to_owned() };
+        if self.withdraw_managed(id, error, now, out) || self.cancel_returning(id, reason, out) {
             return;
         }
         if let Some(at) = self.queue.iter().position(|waiting| waiting.job == id) {

@@ -243,14 +243,22 @@ impl ManagerState {
     }
 
     /// Status of a job that has no nodes yet.
-    pub(super) fn status(&self, id: JobId, submit: &Submit, outlook: &GridOutlook) -> JobStatus {
+    /// `sent` describes the transfers of its program.
+    pub(super) fn status(
+        &self,
+        id: JobId,
+        submit: &Submit,
+        outlook: &GridOutlook,
+        sent: Option<String>,
+    ) -> JobStatus {
+        let placed = || self.manager.why(id, outlook).map(|why| format!("a place: {why}"));
         JobStatus {
             principal: submit.principal.clone(),
             job: id,
             name: submit.name.clone(),
             state: JobState::Queued,
             sizes: BTreeMap::new(),
-            waits_for: self.manager.why(id, outlook).map(|why| format!("a place: {why}")),
+            waits_for: sent.or_else(placed),
             coordinator: None,
         }
     }

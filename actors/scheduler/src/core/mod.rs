@@ -24,6 +24,7 @@ mod managed;
 mod owner;
 mod place;
 mod pool;
+mod programs;
 mod queue;
 mod recover;
 mod request;
@@ -56,6 +57,7 @@ use self::drain::PendingDrain;
 use self::files::InputFiles;
 use self::managed::ManagerState;
 use self::pool::{ClusterPool, PoolNode, crowded};
+use self::programs::{ProgramKey, ProgramTransfers};
 use self::queue::QueuedJob;
 use self::recover::ReturningJob;
 use self::request::{OpenGrant, OpenRequest, Subscription};
@@ -88,7 +90,7 @@ struct ActiveJob {
     /// Node that the epoch was issued to.
     issued_to: Option<NodeId>,
     principal: Option<Principal>,
-    fingerprint: u64,
+    program: ProgramKey,
     /// Minimum of processors; of nodes, if the manager manages it.
     least: Processors,
     /// Maximum of processors.
@@ -132,13 +134,14 @@ struct ActiveJob {
 
 impl ActiveJob {
     fn assigning(epoch: Epoch, submit: Submit, view: View, members: BTreeSet<NodeId>) -> Self {
+        let program = ProgramKey::of(&submit);
         Self {
             state: JobState::Assigning,
             issued_to: view.coordinator.clone(),
             principal: submit.principal,
             view,
             epoch,
-            fingerprint: submit.fingerprint,
+            program,
             least: submit.params.min_or_one(),
             max: submit.params.max_processors,
             name: submit.name,
@@ -217,6 +220,8 @@ pub struct SchedulerCore {
     strays: BTreeMap<NodeId, (JobId, Incarnation)>,
     /// Input files of jobs.
     files: InputFiles,
+    /// Programs that jobs bring.
+    programs: ProgramTransfers,
     /// Drains of an earlier scheduler, until the nodes are known.
     marks: BTreeMap<NodeId, String>,
     /// Events about recovered jobs that were still unknown, for a replay.
@@ -273,6 +278,7 @@ impl SchedulerCore {
             awaited: BTreeMap::new(),
             strays: BTreeMap::new(),
             files: InputFiles::default(),
+            programs: ProgramTransfers::default(),
             marks: BTreeMap::new(),
             replay: VecDeque::new(),
             auditor: Auditor::default(),
@@ -382,6 +388,7 @@ impl SchedulerCore {
             SchedulerEvent::FileFetched { job, ask, answer } => {
                 self.file_fetched(job, ask, answer, now, out);
             }
+            SchedulerEvent::ProgramReported(report) => self.program_reported(report, now, out),
             SchedulerEvent::CloseFailed { nodes } => self.repeat_close(nodes, out),
             SchedulerEvent::Reserved(found, last) => {
                 self.managing.manager.recover_reservations(found, last);
@@ -457,8 +464,9 @@ impl SchedulerCore {
         }
         let queued = self.queue.iter().map(QueuedJob::status);
         let (managing, outlook) = (&self.managing, GridOutlook::default());
-        let managed =
-            managing.waiting().map(|(job, submit)| managing.status(job, submit, &outlook));
+        let managed = managing
+            .waiting()
+            .map(|(job, submit)| managing.status(job, submit, &outlook, self.sent_program(submit)));
         let running = self.jobs.iter().map(|(&id, job)| job.status(id, &self.nodes));
         let returning = self.returning_statuses();
         let jobs = queued.chain(managed).chain(returning).chain(running).collect();
@@ -482,7 +490,8 @@ impl SchedulerCore {
         queued
             .or_else(|| {
                 let submit = self.managing.waits(id)?;
-                Some(self.managing.status(id, submit, &GridOutlook::default()))
+                let sent = self.sent_program(submit);
+                Some(self.managing.status(id, submit, &GridOutlook::default(), sent))
             })
             .or_else(|| self.returning_statuses().find(|status| status.job == id))
     }

@@ -111,7 +111,11 @@ impl SchedulerCore {
     /// Returns the details of a job, or `None` if it is unknown and has no history.
     pub fn detail(&self, job: JobId, now: Instant) -> Option<JobDetail> {
         let status = self.job_status(job);
-        let (view, history) = (self.managing.view(job), self.managing.history(job, now));
+        let (mut view, history) = (self.managing.view(job), self.managing.history(job, now));
+        let sent = self.managing.waits(job).and_then(|submit| self.sent_program(submit));
+        if let (Some(view), Some(sent)) = (&mut view, sent) {
+            view.reason = sent;
+        }
         (status.is_some() || !history.is_empty()).then_some(JobDetail { status, view, history })
     }
 

@@ -12,6 +12,7 @@ use super::choose::{FreeNode, is_rate};
 use super::drain::DrainMark;
 use super::event::SchedulerAction;
 use super::hosts::HostFailure;
+use super::programs::ProgramKey;
 use super::speeds::{Speeds, Unit};
 use super::stubs::OnDemand;
 use super::{ActiveJob, SchedulerCore};
@@ -24,6 +25,7 @@ use crate::scheduler::{CrowdedHost, NodeRegistration, NodeState, NodeStatus, Sit
 pub(super) struct ClusterPool {
     pub(super) nodes: BTreeSet<NodeId>,
     pub(super) starts_programs: bool,
+    pub(super) receives_programs: bool,
     /// State of a site with processors on demand. Absent: its nodes always exist.
     pub(super) on_demand: Option<OnDemand>,
     /// Whether its nodes join by themselves.
@@ -148,9 +150,10 @@ impl PoolNode {
         Processors::of_node(self.registration.as_ref().map_or_else(shared, |known| known.threads))
     }
 
-    /// The registration, if the node runs a program with this registry.
-    pub(super) fn running(&self, fingerprint: u64) -> Option<&NodeRegistration> {
-        self.registration.as_ref().filter(|registration| registration.fingerprint == fingerprint)
+    /// The registration, if the node runs this program.
+    pub(super) fn running(&self, program: ProgramKey) -> Option<&NodeRegistration> {
+        let runs = |known: &&NodeRegistration| program.is_of(known.fingerprint, known.program);
+        self.registration.as_ref().filter(runs)
     }
 
     fn status(&self, id: &NodeId) -> NodeStatus {
@@ -237,6 +240,9 @@ impl SchedulerCore {
             let node =
                 self.nodes.entry(id.clone()).or_insert_with(|| PoolNode::new(cluster.clone()));
             (node.joins, node.threads) = (site.joins, site.threads);
+            if node.state == PoolNodeState::Starting && node.tried.take().is_some() {
+                node.reason = None; // the order that it waits for may be lost
+            }
             if let Some(share) = site.shares.get(id) {
                 node.share = Some(share.clone());
             }
@@ -260,6 +266,7 @@ impl SchedulerCore {
         let known = ClusterPool {
             nodes,
             starts_programs,
+            receives_programs: site.receives_programs,
             on_demand,
             joins,
             at,
@@ -270,6 +277,7 @@ impl SchedulerCore {
         };
         self.sites.insert(cluster.clone(), known);
         self.record_file_server(cluster, site.files);
+        self.programs.restart(cluster);
         self.stubs_up(site, now, out);
         self.site_back(site, now, out);
     }
@@ -344,9 +352,9 @@ impl SchedulerCore {
         &'a self,
         job: &ActiveJob,
     ) -> impl Iterator<Item = (&'a NodeId, &'a NodeRegistration)> {
-        let (fingerprint, wanted) = (job.fingerprint, self.wanted());
+        let (program, wanted) = (job.program, self.wanted());
         self.nodes.iter().filter_map(move |(id, node)| {
-            let registration = node.running(fingerprint)?;
+            let registration = node.running(program)?;
             let free = node.is_free() && self.is_heard(id);
             (free && !wanted.contains(&node.cluster)).then_some((id, registration))
         })
@@ -355,20 +363,20 @@ impl SchedulerCore {
     /// Free nodes that run this program, including those that the queue waits for.
     pub(super) fn free_running(
         &self,
-        fingerprint: u64,
+        program: ProgramKey,
     ) -> impl Iterator<Item = (&NodeId, &NodeRegistration)> {
         let free = self.nodes.iter().filter(|(_, node)| node.is_free());
-        free.filter_map(move |(id, node)| Some((id, node.running(fingerprint)?)))
+        free.filter_map(move |(id, node)| Some((id, node.running(program)?)))
     }
 
     /// Properties of the free nodes that run this program, for a selection.
     pub(super) fn candidates_for(
         &self,
         unit: Option<Unit>,
-        fingerprint: u64,
+        program: ProgramKey,
         now: Instant,
     ) -> BTreeMap<NodeId, FreeNode> {
-        self.free_running(fingerprint)
+        self.free_running(program)
             .map(|(id, registration)| (id.clone(), self.candidate_of(unit, registration, now)))
             .collect()
     }

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::event::SchedulerAction;
 use super::pool::{ClusterPool, PoolNode, PoolNodeState, member};
+use super::programs::ProgramKey;
 use super::starts::{Attempts, Start};
 use super::{ActiveJob, SchedulerCore};
 use crate::job::{Assign, JobSpec};
@@ -133,7 +134,7 @@ impl SchedulerCore {
                     at += 1;
                 }
                 StartDecision::Replace(by_cluster) => {
-                    let (job, program) = (waiting.job, waiting.submit.program.clone());
+                    let (job, submit) = (waiting.job, waiting.submit.clone());
                     for (cluster, nodes) in by_cluster {
                         for node in &nodes {
                             if let Some(node) = self.nodes.get_mut(node) {
@@ -141,9 +142,15 @@ impl SchedulerCore {
                                 node.tried = Some(job);
                             }
                         }
-                        let program = program.clone();
+                        let (program, image) = (submit.program.clone(), submit.image.clone());
                         let reason = format!("{job} needs another program");
-                        out.push(SchedulerAction::Replace { cluster, nodes, program, reason });
+                        out.push(SchedulerAction::Replace {
+                            cluster,
+                            nodes,
+                            program,
+                            image,
+                            reason,
+                        });
                     }
                 }
                 StartDecision::Never(error) => {
@@ -206,7 +213,7 @@ impl SchedulerCore {
             let mut why = Vec::new();
             for id in &site.nodes {
                 let Some(node) = self.nodes.get(id) else { continue };
-                let fits = node.running(submit.fingerprint).is_some();
+                let fits = node.running(ProgramKey::of(submit)).is_some();
                 match node.state {
                     _ if node.drain.is_some() => {}
                     _ if node.reserved.is_some() => {}
@@ -254,7 +261,7 @@ impl SchedulerCore {
                 if let Some((id, node)) = tried {
                     return StartDecision::Never(another_program(id, node, submit));
                 }
-                if submit.program.is_none() || !site.starts_programs {
+                if !site.can_start(submit) {
                     let (id, node) = &of_other[0];
                     return StartDecision::Never(another_program(id, node, submit));
                 }
@@ -304,7 +311,7 @@ impl SchedulerCore {
             let spare = self.unreserved(cluster) as usize;
             let fits = |id: &&NodeId| {
                 let node = self.nodes.get(*id).filter(|node| node.is_free());
-                let runs = node.and_then(|node| node.running(submit.fingerprint)).is_some();
+                let runs = node.and_then(|node| node.running(ProgramKey::of(submit))).is_some();
                 runs && self.is_heard(id)
             };
             let there = site.nodes.iter().filter(fits).take(asked.min(spare));

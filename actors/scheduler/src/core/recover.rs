@@ -232,7 +232,13 @@ impl SchedulerCore {
                 continue;
             }
             self.node_lost(&id, &reason, true, now, out);
-            out.push(SchedulerAction::Replace { cluster, nodes: vec![id], program: None, reason });
+            out.push(SchedulerAction::Replace {
+                cluster,
+                nodes: vec![id],
+                program: None,
+                image: None,
+                reason,
+            });
         }
     }
 
@@ -474,6 +480,7 @@ impl SchedulerCore {
                     pid: 0,
                     hardware: Hardware::default(),
                     work: None,
+                    program: submit.image.as_ref().map(|image| image.digest),
                 });
             }
         }

@@ -36,7 +36,7 @@ impl SchedulerCore {
         count: u32,
         now: Instant,
     ) -> Vec<NodeId> {
-        let mut free = self.candidates_for(job.unit, job.fingerprint, now);
+        let mut free = self.candidates_for(job.unit, job.program, now);
         free.retain(|_, candidate| candidate.cluster == *cluster);
         fit(job, free, Processors(count))
     }
@@ -48,7 +48,7 @@ impl SchedulerCore {
         let refused = |cluster: &&ClusterId| refuse_cluster(request, bandwidth, cluster).is_some();
         let mut unfit: BTreeSet<ClusterId> = self.sites.keys().filter(refused).cloned().collect();
         if request.min_speed.is_some() || !request.avoid_nodes.is_empty() {
-            let free = self.candidates_for(job.unit, job.fingerprint, now);
+            let free = self.candidates_for(job.unit, job.program, now);
             let (excluded, fits): (Vec<_>, Vec<_>) =
                 free.iter().partition(|(id, node)| refuse(request, bandwidth, id, node).is_some());
             let of = |nodes: Vec<(_, &FreeNode)>| -> BTreeSet<ClusterId> {
@@ -261,7 +261,13 @@ impl SchedulerCore {
         let (cluster, reason) = (cluster.clone(), reason.to_owned());
         if !taken.is_empty() {
             let cluster = cluster.clone();
-            out.push(SchedulerAction::Replace { cluster, nodes: taken, program: None, reason });
+            out.push(SchedulerAction::Replace {
+                cluster,
+                nodes: taken,
+                program: None,
+                image: None,
+                reason,
+            });
         }
         (left > 0).then_some(ManagerEvent::NotForced { job: id, cluster, count: left })
     }

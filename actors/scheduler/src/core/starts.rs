@@ -231,6 +231,9 @@ impl SchedulerCore {
     pub fn wait_of(&self, client: &NodeId) -> Option<String> {
         let queued = self.queue.iter().find(|waiting| waiting.submit.client.node == *client);
         if let Some(waiting) = queued {
+            if let Some(sent) = self.sent_program(&waiting.submit) {
+                return Some(sent);
+            }
             return Some(match waiting.waits_for.as_str() {
                 "" => "the jobs before it".to_owned(),
                 reason => reason.to_owned(),

@@ -17,6 +17,7 @@ use super::capacity::CapacityLesson;
 use super::event::SchedulerAction;
 use super::managed::{KnownCapacity, LedgerEntry, NodeUse};
 use super::pool::PoolNodeState;
+use super::programs::ProgramKey;
 use crate::manager::{Kind, ManagerEvent};
 use crate::policy::malleability::placeable;
 use crate::scheduler::{SiteRegistration, StubLoss, StubLossKind};
@@ -283,11 +284,12 @@ impl SchedulerCore {
         out: &mut Vec<SchedulerAction>,
     ) -> BTreeSet<NodeId> {
         let Some(managed) = self.managing.jobs.get(&id) else { return BTreeSet::new() };
-        let (fingerprint, program) = (managed.submit.fingerprint, managed.submit.program.clone());
+        let submit = managed.submit.clone();
+        let (wanted_program, program) = (ProgramKey::of(&submit), submit.program.clone());
         if self.has_hosts(cluster) {
             return self.reserve_shares(id, cluster, count, used, out);
         }
-        let free = || self.free_running(fingerprint).map(|(node, _)| node);
+        let free = || self.free_running(wanted_program).map(|(node, _)| node);
         let warm: Vec<NodeId> = match (self.jobs.get(&id), used) {
             // A growing job has criteria for its nodes.
             (Some(job), NodeUse::Requested(_)) => self.pick(job, cluster, count, now),
@@ -298,12 +300,12 @@ impl SchedulerCore {
         let off = here().filter(|(_, node)| on_demand && node.is_off()).map(|(id, _)| id.clone());
         let off: Vec<NodeId> = off.collect();
         // Held stubs with another program: a restart is faster than another stub.
-        let starts = self.sites.get(cluster).is_some_and(|site| site.starts_programs);
+        let starts = self.sites.get(cluster).is_some_and(|site| site.can_start(&submit));
         // In a standing cluster, only for a job that starts. Growth there is selected by speed.
-        let wanted = (on_demand || used == NodeUse::Claimed) && starts && program.is_some();
+        let wanted = (on_demand || used == NodeUse::Claimed) && starts;
         let tried = |node: &super::PoolNode| !on_demand && node.tried == Some(id);
         let other = here().filter(|(_, node)| {
-            wanted && node.is_free() && node.running(fingerprint).is_none() && !tried(node)
+            wanted && node.is_free() && node.running(wanted_program).is_none() && !tried(node)
         });
         let other: Vec<NodeId> = other.map(|(id, _)| id.clone()).collect();
         let all: Vec<&NodeId> = warm.iter().chain(&off).chain(&other).collect();
@@ -331,11 +333,13 @@ impl SchedulerCore {
         if !off.is_empty() {
             let (cluster, program) = (cluster.clone(), program.clone());
             let (nodes, shares, reason) = (off, BTreeMap::new(), reason.clone());
-            out.push(SchedulerAction::HoldStubs { cluster, nodes, shares, program, reason });
+            let image = submit.image.clone();
+            out.push(SchedulerAction::HoldStubs { cluster, nodes, shares, program, image, reason });
         }
         if !other.is_empty() {
             let cluster = cluster.clone();
-            out.push(SchedulerAction::Replace { cluster, nodes: other, program, reason });
+            let (nodes, image) = (other, submit.image.clone());
+            out.push(SchedulerAction::Replace { cluster, nodes, program, image, reason });
         }
         self.report_excess(id, cluster, (count, self.processors_of(&nodes).get()), used, now, out);
         nodes
@@ -374,7 +378,8 @@ impl SchedulerCore {
         out: &mut Vec<SchedulerAction>,
     ) -> BTreeSet<NodeId> {
         let Some(managed) = self.managing.jobs.get(&id) else { return BTreeSet::new() };
-        let (fingerprint, program) = (managed.submit.fingerprint, managed.submit.program.clone());
+        let (program, image) = (managed.submit.program.clone(), managed.submit.image.clone());
+        let wanted = ProgramKey::of(&managed.submit);
         let need = self.managing.need(id);
         let needs = need.as_ref().map(|need| need.node.clone()).unwrap_or_default();
         // The root's node cannot be released: a malleable job's is as small as the job may be.
@@ -383,11 +388,11 @@ impl SchedulerCore {
             NodeUse::Claimed => malleable.map_or(count, |need| need.least()),
             _ => count,
         };
-        let mut allocated = self.allocate_nodes(cluster, (count, first), &needs, fingerprint);
+        let mut allocated = self.allocate_nodes(cluster, (count, first), &needs, wanted);
         if allocated.is_none() && used != NodeUse::Claimed {
             // Growth takes what there is.
             let most = count.min(placeable(&self.free_hosts(cluster), &needs));
-            allocated = self.allocate_nodes(cluster, (most, most), &needs, fingerprint);
+            allocated = self.allocate_nodes(cluster, (most, most), &needs, wanted);
         }
         let Some(allocated) = allocated else { return BTreeSet::new() };
         self.close_stubs(allocated.ended.clone(), "another node needs its processors", out);
@@ -396,7 +401,14 @@ impl SchedulerCore {
             let names = allocated.started.keys().cloned().collect();
             let (cluster, shares) = (cluster.clone(), allocated.started);
             let reason = format!("{id} needs them");
-            out.push(SchedulerAction::HoldStubs { cluster, nodes: names, shares, program, reason });
+            out.push(SchedulerAction::HoldStubs {
+                cluster,
+                nodes: names,
+                shares,
+                program,
+                image,
+                reason,
+            });
         }
         nodes
     }
@@ -433,7 +445,7 @@ impl SchedulerCore {
                 continue;
             }
             let Some(managed) = self.managing.jobs.get(job) else { continue };
-            if node.running(managed.submit.fingerprint).is_some() {
+            if node.running(ProgramKey::of(&managed.submit)).is_some() {
                 *used = NodeUse::Held(change);
                 *held.entry((*job, change)).or_default() += *processors;
             } else {
@@ -538,7 +550,8 @@ impl SchedulerCore {
                 StubLossKind::Refused => {
                     self.job_refused(&gone.node, &cluster, &gone.reason, now, out);
                 }
-                StubLossKind::Unreachable | StubLossKind::OutOfMemory => {}
+                StubLossKind::Unreachable | StubLossKind::OutOfMemory | StubLossKind::NoProgram => {
+                }
             }
         }
         let exceeded = match gone.kind {

@@ -246,7 +246,7 @@ fn check_refusal(
     let fits = match error {
         SubmitError::Cancelled { .. } => !ends.cancelled.borrow().is_empty(),
         SubmitError::Refused(_) | SubmitError::NotPlaced { .. } => may_lose(history),
-        SubmitError::Program { .. } | SubmitError::Store { .. } => false,
+        SubmitError::Program { .. } | SubmitError::Shipping(_) | SubmitError::Store { .. } => false,
     };
     *met.entry("brief: refused".to_owned()).or_default() += 1;
     if fits { Ok(()) } else { Err(Violation::Failed(error.to_string())) }

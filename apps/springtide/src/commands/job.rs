@@ -11,6 +11,7 @@ use springtide_cli::exit::Failed;
 use springtide_cli::format::SCHEMA;
 use springtide_cli::options::time;
 use springtide_cli::print::print;
+use springtide_cli::talk::Talk;
 use springtide_runtime::config::GridConfig;
 use springtide_runtime::id::JobId;
 use springtide_runtime::work::OutputStream;
@@ -293,7 +294,12 @@ async fn submit(
     if let Err(failed) = wait_for_grid(&grid.config, grid.wait_grid).await {
         return print_early_failure(grid.json, None, failed);
     }
-    match jobs::submit(&grid.config, config, fingerprint, requests, progress).await {
+    let mut talk = Talk::new(global.quiet || grid.json);
+    let sending = |line: &str| {
+        talk.wait_for(line);
+        talk.tick();
+    };
+    match jobs::submit(&grid.config, config, fingerprint, requests, progress, sending).await {
         Ok(Submission { numbers, failed }) => {
             // With --wait, standard output is that of the jobs.
             if !wait {

@@ -11,6 +11,7 @@ use crate::operations::locate::default_config;
 use crate::operations::process::{on_arbiter, start_log};
 use crate::operations::{life, unit, up};
 use crate::options::GlobalArgs;
+use crate::program::ProgramVersion;
 use crate::shape::GridShape;
 
 /// The exit codes in the help.
@@ -64,7 +65,7 @@ pub struct DevArgs {
 ///
 /// # Errors
 /// As [`up::up`], [`life::detach`] and [`unit::install`].
-pub fn execute(args: &UpArgs, version: &'static str, global: &GlobalArgs) -> Result<(), Failed> {
+pub fn execute(args: &UpArgs, about: ProgramVersion, global: &GlobalArgs) -> Result<(), Failed> {
     start_log(global);
     if args.install_unit {
         return on_arbiter(unit::install(&args.config)).map(|how| eprintln!("{how}"));
@@ -75,7 +76,7 @@ pub fn execute(args: &UpArgs, version: &'static str, global: &GlobalArgs) -> Res
     if args.new_session {
         life::leave_session()?;
     }
-    on_arbiter(up::up(&args.config, args.standby, version, global))
+    on_arbiter(up::up(&args.config, args.standby, about, global))
 }
 
 /// Executes `dev`.
@@ -84,9 +85,9 @@ pub fn execute(args: &UpArgs, version: &'static str, global: &GlobalArgs) -> Res
 /// As [`up::dev`].
 pub fn execute_dev(
     args: DevArgs,
-    version: &'static str,
+    about: ProgramVersion,
     global: &GlobalArgs,
 ) -> Result<(), Failed> {
     start_log(global);
-    on_arbiter(up::dev(args.clusters, args.dir, version, global))
+    on_arbiter(up::dev(args.clusters, args.dir, about, global))
 }

@@ -81,6 +81,12 @@ pub enum Error {
         /// The difference, and what to do.
         reason: String,
     },
+    /// The grid does not start this program on the nodes of a cluster.
+    #[error("the grid does not run this program: {reason}")]
+    ProgramRefused {
+        /// The problem, and what to do; with the last lines of the program, if it was started.
+        reason: String,
+    },
     /// The head or a node has an incompatible version of Springtide.
     #[error(
         "the versions of this program and of the grid differ: {reason}; build both from one version"
@@ -159,6 +165,7 @@ impl Error {
                 Self::NotPlaced { reason: format!("the job cannot be placed: {reason}") }
             }
             SubmitError::Program { reason } => Self::OtherProgram { reason },
+            SubmitError::Shipping(error) => Self::ProgramRefused { reason: error.to_string() },
             SubmitError::Refused(
                 error @ (AssignError::Program { .. } | AssignError::UnknownJob { .. }),
             ) => Self::OtherProgram { reason: error.to_string() },

@@ -159,7 +159,7 @@ pub struct GridBuilder {
 
 enum BuilderSource {
     Own(GridSource),
-    Running(PathBuf),
+    Running(PathBuf, Option<String>),
 }
 
 impl GridBuilder {
@@ -191,6 +191,17 @@ impl GridBuilder {
         self
     }
 
+    /// The token with which a user without a certificate joins a running grid, as `token create
+    /// --role submitter` prints it. The certificate is kept in `tls.identity` of the config, or in
+    /// `.springtide/GRID/identity` next to it; later connections need no token. The default is that
+    /// of the environment variable `SPRINGTIDE_TOKEN`. A grid of this program's own needs none.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        if let BuilderSource::Running(_, given) = &mut self.source {
+            *given = Some(token.into());
+        }
+        self
+    }
+
     /// Starts the grid's nodes, or connects to the running grid.
     ///
     /// # Errors
@@ -200,7 +211,7 @@ impl GridBuilder {
         let loaded = program::loaded()?;
         let (source, is_own) = match self.source {
             BuilderSource::Own(source) => (ServiceSource::Own(Box::new(source.config()?)), true),
-            BuilderSource::Running(file) => (ServiceSource::Running(file), false),
+            BuilderSource::Running(file, token) => (ServiceSource::Running(file, token), false),
         };
         let (orders, receiver) = mpsc::unbounded_channel();
         let (ready, started) = oneshot::channel();
@@ -229,8 +240,11 @@ impl Grid {
         Self::builder(source).start().await
     }
 
-    /// Connects to the running grid of a configuration file, as `run --config FILE` does. The
-    /// sites start this program's nodes where it exists at the same path.
+    /// Connects to the running grid of a configuration file, as `run --config FILE` does.
+    ///
+    /// The file may be a user's, which names the head's address, with a certificate of the user in
+    /// `tls.identity` or a [token](GridBuilder::token). A grid whose nodes run another program
+    /// receives this one by its digest, and its sites start it.
     ///
     /// # Errors
     /// As [`GridBuilder::start`].
@@ -245,7 +259,7 @@ impl Grid {
 
     /// Options of a connection to a running grid.
     pub fn connector(file: impl AsRef<Path>) -> GridBuilder {
-        GridBuilder::of(BuilderSource::Running(file.as_ref().to_owned()))
+        GridBuilder::of(BuilderSource::Running(file.as_ref().to_owned(), None))
     }
 
     /// Runs a task or a job on the whole grid, and returns its output. Dropping the future cancels

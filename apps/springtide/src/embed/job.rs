@@ -286,6 +286,8 @@ pub struct JobSnapshot {
     pub job: Option<JobId>,
     /// Whether the root of the job has started.
     pub is_running: bool,
+    /// What the first waiting job of this program waits for. None once the job has nodes.
+    pub waits_for: Option<String>,
     /// The last progress that the job reported with `Context::progress`.
     pub progress: Option<Progress>,
 }
@@ -305,6 +307,9 @@ pub struct Progress {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum JobEvent {
+    /// The job has no nodes yet, for this reason, as in `sending program (12 of 40 MB) to cluster
+    /// ams`. If several jobs of this program wait, it is that of the first one.
+    Waiting(String),
     /// The root has started on this node, with this number of nodes.
     Started {
         /// The node of the root.
@@ -359,7 +364,7 @@ impl JobEvents {
 /// # Errors
 /// What it returns if the job has no output: [`Error::Task`], [`Error::NodeLost`],
 /// [`Error::PoisonTask`], [`Error::Deadline`], [`Error::Cancelled`], [`Error::NotPlaced`],
-/// [`Error::OtherProgram`], [`Error::Unreachable`] or [`Error::Ended`].
+/// [`Error::OtherProgram`], [`Error::ProgramRefused`], [`Error::Unreachable`] or [`Error::Ended`].
 #[must_use = "dropping the handle cancels its job"]
 pub struct JobHandle<T> {
     grid: Grid,

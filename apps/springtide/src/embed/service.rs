@@ -19,7 +19,7 @@ use springtide_actors::job::{JobEndReport, JobParams, NoteKind, SCHEDULER};
 use springtide_actors::links::{LinkChange, LinkChanges};
 use springtide_actors::scheduler::manager::JobRequirements;
 use springtide_actors::scheduler::{
-    CancelClientJobs, CancelJob, GetStatus, JobGrant, Scheduler, Submit, SubmitError,
+    CancelClientJobs, CancelJob, GetStatus, GetWait, JobGrant, Scheduler, Submit, SubmitError,
 };
 use springtide_cli::exit::{Exit, Failed};
 use springtide_runtime::config::GridConfig;
@@ -30,14 +30,15 @@ use springtide_runtime::remote::{Hub, Remote, RemoteError};
 use springtide_runtime::work::OutputAssembler;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::spawn_local;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::Error;
 use super::job::{HandleOrder, JobEnd, JobEvent, JobSnapshot, Progress};
 use super::logs::FollowedLogs;
-use crate::operations::attach::{Attachment, attach, grid_config};
+use crate::operations::attach::{Attachment, attach_with, grid_config};
 use crate::operations::grid;
 use crate::operations::grid_files::{self, Authority, LaunchPlan};
+use crate::operations::programs::{OfferError, OwnProgram};
 use crate::operations::scratch::GridDir;
 use crate::operations::signals::Signals;
 
@@ -45,6 +46,8 @@ use crate::operations::signals::Signals;
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Timeout of requests that the head answers at once.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval of questions why a job has no nodes yet.
+const WAIT_REASON_INTERVAL: Duration = Duration::from_millis(500);
 /// Time that a cancelled job has to end in order.
 const CANCEL_GRACE: Duration = Duration::from_secs(3);
 /// Time for which the link to the head may be down, before its jobs count as lost.
@@ -54,8 +57,8 @@ const LINK_GRACE: Duration = Duration::from_secs(5);
 pub(super) enum ServiceSource {
     /// A head in this process, and nodes of this program.
     Own(Box<GridConfig>),
-    /// The running grid of a config file.
-    Running(PathBuf),
+    /// The running grid of a config file, and a token for a user without a certificate.
+    Running(PathBuf, Option<String>),
 }
 
 /// Options of the thread.
@@ -122,7 +125,7 @@ pub(super) fn run(
         let mut service = Service { fingerprint, orders, signals, end: None };
         let ended = match source {
             ServiceSource::Own(config) => service.run_own(*config, &options, ready).await,
-            ServiceSource::Running(file) => service.run_attached(file, ready).await,
+            ServiceSource::Running(file, token) => service.run_attached(file, token, ready).await,
         };
         drop(service.end);
         ended
@@ -140,6 +143,8 @@ struct HeadLink {
     scheduler: Remote<Scheduler>,
     fingerprint: u64,
     routes: RefCell<UpdateRoutes>,
+    /// This program, which a grid of other programs needs.
+    own: OwnProgram,
     /// Why the head is lost, once it is.
     lost: watch::Sender<Option<String>>,
 }
@@ -148,7 +153,8 @@ impl HeadLink {
     fn new(endpoint: Endpoint, head: &NodeId, fingerprint: u64) -> Rc<Self> {
         let scheduler = endpoint.hub.remote(head, SCHEDULER);
         let (routes, (lost, _)) = (RefCell::default(), watch::channel(None));
-        Rc::new(Self { endpoint, scheduler, fingerprint, routes, lost })
+        let own = OwnProgram::new(&endpoint, head, fingerprint);
+        Rc::new(Self { endpoint, scheduler, fingerprint, routes, own, lost })
     }
 }
 
@@ -268,11 +274,12 @@ impl Service {
     async fn run_attached(
         &mut self,
         file: PathBuf,
+        token: Option<String>,
         ready: oneshot::Sender<Result<Ready, Error>>,
     ) -> Option<Exit> {
         let attached = async {
             let config = grid_config(&file)?;
-            Ok((attach(&file, &config).await?, config))
+            Ok((attach_with(&file, &config, token.as_deref()).await?, config))
         };
         let (attachment, config) = match attached.await {
             Ok(attached) => attached,
@@ -413,6 +420,7 @@ async fn drive(link: Rc<HeadLink>, order: JobOrder) {
         program: std::env::current_exe().ok(),
         need,
         principal: None,
+        image: None,
     };
     let started = Instant::now();
     let mut course = JobCourse { link, state, events, job: None };
@@ -460,21 +468,45 @@ impl JobCourse {
         submit: Submit,
         mut stopped: impl Future<Output = Option<Error>> + Unpin,
     ) -> Result<JobEnd, Error> {
+        let early =
+            || Error::Cancelled { reason: "it was cancelled while it waited for nodes".to_owned() };
+        let link = self.link.clone();
+        let image = tokio::select! {
+            biased;
+            why = &mut stopped => return Err(why.unwrap_or_else(early)),
+            offered = link.own.offer(|sending| self.waits(sending)) => offered?,
+        };
+        let submit = Submit { image, ..submit };
         let request = self.link.scheduler.send(submit).deadline(QUEUE_TIMEOUT);
         let mut answer = Box::pin(request);
-        let granted = tokio::select! {
-            biased;
-            why = &mut stopped => {
-                // Its number is not known before it gets nodes.
-                drop(spawn_local(cancel_when_granted(self.link.scheduler.clone(), answer)));
-                let reason = "it was cancelled while it waited for nodes".to_owned();
-                return Err(why.unwrap_or(Error::Cancelled { reason }));
+        let mut asks = interval(WAIT_REASON_INTERVAL);
+        asks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let client = self.link.endpoint.net.me().node.clone();
+        let granted = loop {
+            let ask = async {
+                asks.tick().await;
+                let ask = GetWait { client: client.clone() };
+                // A head that does not answer shows by the end of its link.
+                self.link.scheduler.send(ask).deadline(REQUEST_TIMEOUT).await.ok().flatten()
+            };
+            tokio::select! {
+                biased;
+                why = &mut stopped => {
+                    // Its number is not known before it gets nodes.
+                    drop(spawn_local(cancel_when_granted(self.link.scheduler.clone(), answer)));
+                    return Err(why.unwrap_or_else(early));
+                }
+                answer = &mut answer => break answer.map_err(|error| Error::of_call(&error))?,
+                reason = ask => {
+                    if let Some(reason) = reason {
+                        self.waits(&reason);
+                    }
+                }
             }
-            answer = &mut answer => answer.map_err(|error| Error::of_call(&error))?,
         };
         let JobGrant { job, .. } = granted.map_err(Error::of_submission)?;
         self.job = Some(job);
-        self.state.send_modify(|state| state.job = Some(job));
+        self.state.send_modify(|state| (state.job, state.waits_for) = (Some(job), None));
         let mut updates = self.link.routes.borrow_mut().take(job);
         let mut output = OutputAssembler::default();
         loop {
@@ -494,6 +526,19 @@ impl JobCourse {
                     None => return Err(Error::Ended),
                 },
             }
+        }
+    }
+
+    /// Notes why the job has no nodes yet.
+    fn waits(&self, reason: &str) {
+        let is_new = self.state.send_if_modified(|state| {
+            let is_new = state.waits_for.as_deref() != Some(reason);
+            state.waits_for = Some(reason.to_owned());
+            is_new
+        });
+        if is_new {
+            // There may be no listener.
+            let _ = self.events.send(JobEvent::Waiting(reason.to_owned()));
         }
     }
 
@@ -549,5 +594,14 @@ async fn cancel_when_granted(
     if let Ok(Ok(JobGrant { job, .. })) = answer.await {
         let order = CancelJob { job, reason: "its program has cancelled it".to_owned() };
         let _ = scheduler.send(order).deadline(REQUEST_TIMEOUT).await;
+    }
+}
+
+impl From<OfferError> for Error {
+    fn from(error: OfferError) -> Self {
+        match error {
+            OfferError::Program(error) => Self::ProgramRefused { reason: error.to_string() },
+            OfferError::Head(error) => Self::of_call(&error),
+        }
     }
 }

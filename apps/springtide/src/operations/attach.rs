@@ -21,16 +21,21 @@ use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::format::seconds;
 use springtide_runtime::config::{GridConfig, Sources};
 use springtide_runtime::id::{Incarnation, NodeId};
+use springtide_runtime::net::join::JoinToken;
 use springtide_runtime::net::tls::{Ca, NODE_VALIDITY, NodeIdentity, Role, calendar};
 use springtide_runtime::net::{Address, Contact};
 use springtide_runtime::remote::Remote;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::certificate;
 use super::grid_files::{self, Authority, HeadFile};
 use super::locate::hint;
 use super::netconf;
 use super::reach::{diagnose, local_towards};
+
+/// Directory of a user's certificate in that of the grid, if the config names no other.
+pub const IDENTITY_DIR: &str = "identity";
 
 /// Timeout of the head's first answer.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(8);
@@ -67,11 +72,24 @@ impl Attachment {
     }
 }
 
-/// Finds the head of a running grid and connects to it.
+/// Finds the head of a running grid and connects to it. A user without a certificate gets one for
+/// the token in the environment variable SPRINGTIDE_TOKEN.
 ///
 /// # Errors
 /// No grid is up, or the head refuses this client.
 pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Failed> {
+    attach_with(file, config, None).await
+}
+
+/// As [`attach`], with this token instead of that of the environment.
+///
+/// # Errors
+/// As [`attach`]; or the token is not valid.
+pub async fn attach_with(
+    file: &Path,
+    config: &GridConfig,
+    token: Option<&str>,
+) -> Result<Attachment, Failed> {
     let dir = grid_files::dir_of(file, config);
     let nothing = |why: &str| {
         Failed::failure(format!(
@@ -93,14 +111,30 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
         }
     };
     let host = file_of_head.as_ref().and_then(HeadFile::elsewhere).map(str::to_owned);
-    let (identity, own) = match &config.tls.identity {
+    let ca = grid_files::ca_dir(config, &dir);
+    // The holder of the authority's key needs no certificate of a user.
+    let holds_key = config.tls.ca.is_some() || ca.exists();
+    let user = match &config.tls.identity {
+        Some(identity) => Some(identity.clone()),
+        None if holds_key => None,
+        None => Some(dir.join(IDENTITY_DIR)),
+    };
+    if let Some(identity) = &user
+        && !identity.join("node.pem").exists()
+    {
+        match certificate::given_token(token)? {
+            Some(token) => join_as_user(config, file_of_head.as_ref(), &token, identity).await?,
+            None if config.tls.identity.is_some() => {} // reading it says what is missing
+            None => {
+                grid_files::check_authority(config, &dir)?;
+                return Err(nothing("")); // `up` makes the authority
+            }
+        }
+    }
+    let (identity, own) = match &user {
         Some(identity) => users_identity(config, identity)?,
         None => {
-            let ca = grid_files::ca_dir(config, &dir);
             grid_files::check_authority(config, &dir)?;
-            if config.tls.ca.is_none() && !ca.exists() {
-                return Err(nothing("")); // `up` makes it
-            }
             (operators_identity(Ca::load(&ca)?)?, incarnation::only())
         }
     };
@@ -145,7 +179,7 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
             _ => refused,
         });
     }
-    if let Some(dir) = &config.tls.identity {
+    if let Some(dir) = &user {
         let enrolment = endpoint.hub.remote(&head, ENROLMENT);
         if let Err(why) = refresh_files(&identity, dir, calendar()(), &enrolment).await {
             tracing::warn!("the certificate in {} is not renewed: {why}", dir.display());
@@ -185,6 +219,40 @@ fn users_identity(config: &GridConfig, dir: &Path) -> Result<(NodeIdentity, Inca
     }
     let own = incarnation::issue(dir).map_err(Failed::failure)?;
     Ok((identity, own))
+}
+
+/// Gets a certificate of a user for a token, and writes it to a directory.
+async fn join_as_user(
+    config: &GridConfig,
+    head: Option<&HeadFile>,
+    token: &JoinToken,
+    dir: &Path,
+) -> Result<(), Failed> {
+    let at = match (&config.join.advertise, config.join.bind, head.and_then(|head| head.join)) {
+        (Some(advertise), ..) => netconf::resolve(advertise).await?,
+        (None, Some(bind), _) if bind.port() != 0 && !bind.ip().is_unspecified() => bind,
+        (None, _, Some(running)) => running,
+        (None, ..) => {
+            return Err(Failed::usage(
+                "the config does not say where the grid admits users: set `join.advertise` to the \
+                address that `token create` prints",
+            ));
+        }
+    };
+    let identity = certificate::join_user(at, token).await?;
+    let name = identity.name();
+    if !matches!(name.role_kind(), Role::Client | Role::Viewer) {
+        return Err(Failed::new(
+            Exit::Auth,
+            format!(
+                "the token is for {name}, and commands need one of a user: create it with --role"
+            ),
+        ));
+    }
+    grid_files::make_private_dir(dir)?;
+    identity.save(dir)?;
+    tracing::info!("joined the grid as {name}: its certificate is in {}", dir.display());
+    Ok(())
 }
 
 /// The name of this process's user, as certificates can contain it.

@@ -10,15 +10,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use springtide_actors::endpoint::Endpoint;
 use springtide_actors::enrol::{
     Clusters, ENROLMENT, EnrolmentService, EnrolmentStore, IsOwn, JoinTerms, NodeConfigWriter,
     is_due, renew_files,
 };
 use springtide_actors::files::{FileLimits, FileServerSettings};
-use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
+use springtide_actors::head::{FormerWork, HEAD, HEAD_CLUSTER, Head, node_names};
 use springtide_actors::incarnation;
 use springtide_actors::lease::LeaseError;
 use springtide_actors::policy::malleability::HostCapacity;
+use springtide_actors::programs::{ProgramLimits, ProgramStore, ProgramStoreSettings};
 use springtide_actors::provider::{
     BatchCluster, BatchProvider, JoinProvider, LocalProvider, NodeRequest, Provider, SshProvider,
 };
@@ -28,7 +30,7 @@ use springtide_actors::site::OnDemand;
 use springtide_actors::site_host::site_node;
 use springtide_actors::standby::{MemberWatch, Mirror};
 use springtide_actors::store::{Store, StoreError};
-use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::exit::{Exit, Failed, cannot};
 use springtide_cli::outdir::{make_dir, write_file};
 use springtide_runtime::config::{
     ClusterSection, GridConfig, HostSize, NodeConfig, Provider as ProviderKind, SitePlace, Sources,
@@ -56,6 +58,9 @@ use crate::operations::standby;
 
 /// Time that a node gets to end in order: its threads stop, its links close.
 pub const NODE_GRACE: Duration = Duration::from_secs(3);
+
+/// Name of the directory of users' programs, in that of the grid or of a site.
+pub const PROGRAMS_DIR: &str = "programs";
 
 /// Interval between reports of nodes that have not registered.
 const MISSING_AFTER: Duration = Duration::from_secs(3);
@@ -105,7 +110,8 @@ pub async fn start_by(plan: &LaunchPlan<'_>, provider: &Rc<dyn Provider>) -> Res
 }
 
 /// Starts a grid whose head continues the work of earlier heads. `alone` runs first, once this is
-/// known to be the only head. With a `role`, another head waits on another machine. The archive's
+/// known to be the only head. `fingerprint` is that of the registry of this program. With a `role`,
+/// another head waits on another machine. The archive's
 /// thread must end after the head.
 ///
 /// # Errors
@@ -113,11 +119,12 @@ pub async fn start_by(plan: &LaunchPlan<'_>, provider: &Rc<dyn Provider>) -> Res
 pub async fn start_again(
     plan: &LaunchPlan<'_>,
     setting: ArchiveSettings,
+    fingerprint: u64,
     alone: &Alone<'_>,
     role: Option<&ActingRole>,
 ) -> Result<(Head, Option<ArchiveThread>), Failed> {
     let provider = |cluster: &_, nodes: &_| provider_of(plan, cluster, nodes);
-    launch(plan, provider, Some((setting, alone)), role).await
+    launch(plan, provider, Some((setting, fingerprint, alone)), role).await
 }
 
 fn provider_of(
@@ -209,7 +216,7 @@ pub fn on_demand(config: &GridConfig, cluster: &ClusterSection) -> OnDemand {
 async fn launch(
     plan: &LaunchPlan<'_>,
     provider: impl Fn(&ClusterSection, &[NodeId]) -> Result<Rc<dyn Provider>, Failed>,
-    again: Option<(ArchiveSettings, &Alone<'_>)>,
+    again: Option<(ArchiveSettings, u64, &Alone<'_>)>,
     role: Option<&ActingRole>,
 ) -> Result<(Head, Option<ArchiveThread>), Failed> {
     let LaunchPlan { config, dir, .. } = *plan;
@@ -221,7 +228,7 @@ async fn launch(
         private::check_dir(dir)?;
     }
     // First of all: the holder of this lease is the only head of the grid.
-    let files = again.as_ref().map(|(setting, _)| Arc::clone(&setting.files));
+    let files = again.as_ref().map(|(setting, ..)| Arc::clone(&setting.files));
     let files = files.unwrap_or_else(|| Arc::new(Disk));
     let mut store = Store::open_with(dir, files).map_err(|error| match error {
         StoreError::Lease(LeaseError::Held { holder, path }) => {
@@ -233,10 +240,11 @@ async fn launch(
         }
         error => error.into(),
     })?;
-    let mut archive_reader = None;
-    if let Some((setting, alone)) = again {
+    let (mut archive_reader, mut own_fingerprint) = (None, None);
+    if let Some((setting, fingerprint, alone)) = again {
         alone()?;
         archive_reader = Some(ArchiveReader::open(setting)?);
+        own_fingerprint = Some(fingerprint);
     }
     if let Some(archive_reader) = &archive_reader {
         // The store may have been moved away for a fresh start. Reused numbers would have two
@@ -328,13 +336,25 @@ async fn launch(
     let names = config.cluster.iter().map(|cluster| ClusterId::from(cluster.name.as_str()));
     let names: Vec<ClusterId> = names.collect();
     let lost = store.lost().clone();
+    // Only a grid that stays up gets jobs of other programs.
+    let programs = own_fingerprint.map(|own| {
+        let Endpoint { net, hub, .. } = &endpoint;
+        let dir = dir.join(PROGRAMS_DIR);
+        let settings = ProgramStoreSettings {
+            own: Some(own),
+            audit_log: store.audit_log().cloned(),
+            ..program_store(config, &dir)
+        };
+        ProgramStore::publish(settings, net, hub).map_err(|error| cannot("use", &dir, &error))
+    });
+    let programs = programs.transpose()?;
     let mut archive = None;
-    let mut head =
-        Head::start_again(endpoint, store, settings, recovered, names, |endpoint, scheduler| {
-            archive = archive_reader.map(|archive_reader| {
-                JobArchive::open(archive_reader, endpoint, scheduler, &jobs, &lost)
-            });
+    let former = FormerWork { recovered, clusters: names, programs };
+    let mut head = Head::start_with(endpoint, store, settings, former, |endpoint, scheduler| {
+        archive = archive_reader.map(|archive_reader| {
+            JobArchive::open(archive_reader, endpoint, scheduler, &jobs, &lost)
         });
+    });
     if let Some(role) = role {
         head.scheduler.do_send(ShowMembers(role.members.clone()));
     }
@@ -461,7 +481,7 @@ fn join_terms(
 fn join_request(node: &NodeId, threads: u32) -> NodeRequest {
     let (program, config, log) = Default::default();
     let (env, host) = (Vec::new(), None);
-    NodeRequest { node: node.clone(), program, config, log, env, threads, host }
+    NodeRequest { node: node.clone(), program, config, log, env, threads, host, shipped: None }
 }
 
 /// The address of the head. Where the config takes any free port, the last head's port is
@@ -601,6 +621,18 @@ pub async fn stop(head: Head, dir: &Path, reason: &str) {
     let _ = fs::remove_file(HeadFile::path(dir));
 }
 
+/// The settings of a store of users' programs in a directory.
+pub fn program_store(config: &GridConfig, dir: &Path) -> ProgramStoreSettings {
+    let programs = &config.programs;
+    let limits = ProgramLimits {
+        size_max: programs.size_max.bytes(),
+        cache_bytes: programs.cache_max.bytes(),
+        transfers_max: programs.transfers_max.get() as usize,
+    };
+    let (foreign, own, audit_log) = (programs.foreign, None, None);
+    ProgramStoreSettings { dir: dir.to_owned(), limits, foreign, own, audit_log }
+}
+
 /// The limits of a cluster's file server, if it has one.
 pub fn keeping(config: &GridConfig, cluster: &ClusterSection) -> Option<FileServerSettings> {
     let limits = FileLimits {
@@ -654,6 +686,7 @@ pub fn request(
         env: cluster.env.clone().into_iter().collect(),
         threads: plan.config.threads_of(cluster),
         host: None,
+        shipped: None,
     })
 }
 

@@ -36,6 +36,7 @@ use super::desk::{
 use super::inputs;
 use super::needs::JobRequest;
 use super::netconf;
+use super::programs::OwnProgram;
 use super::run::is_of_lost_head;
 use super::signals::{Signals, word};
 use crate::program::Upload;
@@ -206,7 +207,8 @@ pub struct Submission {
     pub failed: Option<Failed>,
 }
 
-/// Submits jobs without waiting for their ends. `submitted` receives each number and command line.
+/// Submits jobs without waiting for their ends. `submitted` receives each number and command line,
+/// and `sending` the state of the program's transfer to the head.
 ///
 /// # Errors
 /// No grid is up. A job that the head refuses ends the submission, after those before it.
@@ -216,12 +218,18 @@ pub async fn submit(
     fingerprint: u64,
     jobs: Vec<JobRequest>,
     mut submitted: impl FnMut(JobId, &str),
+    sending: impl FnMut(&str),
 ) -> Result<Submission, Failed> {
     let attachment = attach(file, config).await?;
     let Attachment { endpoint, head, .. } = &attachment;
     let archive: Remote<JobArchive> = endpoint.hub.remote(head, DESK);
-    let jobs = match upload(&attachment, jobs).await {
-        Ok(jobs) => jobs,
+    let own = OwnProgram::new(endpoint, head, fingerprint);
+    let uploaded = async {
+        let jobs = upload(&attachment, jobs).await?;
+        Ok((jobs, own.offer(sending).await?))
+    };
+    let (jobs, image) = match uploaded.await {
+        Ok(uploaded) => uploaded,
         Err(failed) => {
             endpoint.net.close("not submitted").await;
             return Err(failed);
@@ -247,6 +255,7 @@ pub async fn submit(
             program: std::env::current_exe().ok(),
             need: Some(job.need.clone()),
             principal: None,
+            image: image.clone(),
         };
         JobGroup { submit, line: job.line.clone(), count: 1, array: Vec::new() }
     };

@@ -3,9 +3,8 @@
 //! Independent of the grid's judgement and of the execution of nodes.
 
 use std::fs;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use springtide_cli::dates::date;
@@ -13,16 +12,13 @@ use springtide_cli::exit::{Exit, Failed, cannot};
 use springtide_cli::outdir::write_file;
 use springtide_runtime::config::{HostPort, NodeConfig, Sources, load};
 use springtide_runtime::id::NodeId;
-use springtide_runtime::net::join::{JoinGrant, JoinToken, join};
+use springtide_runtime::net::join::{JoinToken, join};
 use springtide_runtime::net::tls::{Fingerprint, NewKey, NodeIdentity, Role, calendar};
 
+use crate::operations::certificate::{JOIN_TIMEOUT, TOKEN_VAR, identity_of, local_address};
 use crate::operations::grid_files::{absolute, make_private_dir, program_name};
 use crate::operations::netconf;
 
-/// The environment variable that may contain a token.
-const TOKEN_VAR: &str = "SPRINGTIDE_TOKEN";
-/// Timeout of the exchange.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum size of a file with a token.
 const TOKEN_FILE_MAX: u64 = 4096;
 
@@ -99,15 +95,8 @@ pub async fn run(args: &JoinArgs) -> Result<Option<PathBuf>, Failed> {
         _ => None,
     });
     let grant = join(from, at, &token, key.request()?, wanted, JOIN_TIMEOUT).await?;
-    let JoinGrant { certificate, authority, config: text } = grant;
-    if Fingerprint::of_pem(&authority)? != token.authority {
-        return Err(Failed::new(
-            Exit::Auth,
-            "the grid sent the certificate of another authority than the token's: no file is \
-            written",
-        ));
-    }
-    let identity = key.identity(&certificate, &authority)?;
+    let identity = identity_of(key, &token, &grant)?;
+    let text = grant.config;
     make_private_dir(&dir)?;
     let name = identity.name().clone();
     let until = date(u64::try_from(identity.dates()?.until).unwrap_or(0));
@@ -194,22 +183,6 @@ fn token(args: &JoinArgs) -> Result<Option<JoinToken>, Failed> {
         (None, None) => std::env::var(TOKEN_VAR).ok(),
     };
     text.map(|text| text.parse::<JoinToken>().map_err(Failed::usage)).transpose()
-}
-
-/// This host's address in packets to that address.
-fn local_address(at: SocketAddr) -> Result<IpAddr, Failed> {
-    let any: IpAddr = match at {
-        SocketAddr::V4(_) => [0; 4].into(),
-        SocketAddr::V6(_) => [0; 16].into(),
-    };
-    // Sends nothing: the system only looks up the route.
-    let found = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect(at)?;
-        socket.local_addr()
-    });
-    found.map(|address| address.ip()).map_err(|error| {
-        Failed::failure(format!("this host has no route to {at}: {error}; add --bind"))
-    })
 }
 
 /// The node's config, from the grid's terms and the options of this command.

@@ -11,6 +11,7 @@ pub mod aliases;
 pub mod attach;
 #[cfg(feature = "command")]
 pub mod backup;
+pub mod certificate;
 #[cfg(all(feature = "command", target_os = "linux"))]
 pub mod compose;
 pub mod desk;
@@ -50,6 +51,7 @@ mod notify;
 #[cfg(feature = "command")]
 pub mod offers;
 pub mod process;
+pub mod programs;
 pub mod reach;
 #[cfg(feature = "command")]
 pub mod run;

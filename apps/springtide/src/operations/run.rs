@@ -3,6 +3,7 @@
 //!
 //! Independent of the work of nodes and of jobs.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -15,6 +16,7 @@ use springtide_actors::head::{HEAD, Head};
 use springtide_actors::job::{JobParams, SCHEDULER};
 use springtide_actors::links::{LinkChange, LinkChanges};
 use springtide_actors::policy::Mode;
+use springtide_actors::programs::ProgramImage;
 use springtide_actors::scheduler::{
     CancelJob, GetJob, GetWait, JobGrant, Scheduler, Submit, SubmitError,
 };
@@ -41,6 +43,7 @@ use crate::operations::grid_files::{Authority, LaunchPlan};
 use crate::operations::life::HeadProcess;
 use crate::operations::locate::{self, FoundConfig};
 use crate::operations::netconf;
+use crate::operations::programs::OwnProgram;
 use crate::operations::scratch::GridDir;
 use crate::operations::signals::Signals;
 use crate::operations::solo;
@@ -246,10 +249,10 @@ fn submission(
         params,
         clusters,
         client,
-        // Sites on other hosts may lack it at this path; they report that.
         program: std::env::current_exe().ok(),
         need: None,
         principal: None,
+        image: None,
     }
 }
 
@@ -368,7 +371,16 @@ async fn attached(
         clusters: BTreeMap::new(),
     });
     let began = Instant::now();
-    let submit = submission(order, params, None, endpoint.net.contact());
+    let fingerprint = order.registry.fingerprint();
+    let own = OwnProgram::new(&endpoint, &head, fingerprint);
+    let image = match offered(&own, watch).await {
+        Ok(image) => image,
+        Err(failed) => {
+            endpoint.net.close("the program is not sent").await;
+            return Err(failed);
+        }
+    };
+    let submit = Submit { image, ..submission(order, params, None, endpoint.net.contact()) };
     let session =
         Session { endpoint: endpoint.clone(), head, submit, links, news, has_second_head };
     let ended = drive(order.job, session, watch).await;
@@ -377,6 +389,31 @@ async fn attached(
     // The closed link tells the scheduler that no client waits for the submission.
     endpoint.net.close("the run is over").await;
     ended
+}
+
+/// Offers this program to the head of the grid, and shows the transfer.
+async fn offered(
+    own: &OwnProgram,
+    watch: &mut RunWatcher<'_>,
+) -> Result<Option<ProgramImage>, Failed> {
+    let sending = RefCell::new(None);
+    let mut offer = pin!(own.offer(|line| {
+        sending.replace(Some(line.to_owned()));
+    }));
+    let mut ticks = interval(TICK);
+    loop {
+        tokio::select! {
+            biased;
+            failed = watch.stopped() => return Err(failed),
+            image = &mut offer => return Ok(image?),
+            _ = ticks.tick() => {
+                if let Some(line) = sending.take() {
+                    watch.talk.wait_for(&line);
+                }
+                watch.talk.tick();
+            }
+        }
+    }
 }
 
 /// Submits a job and follows it to its end.
@@ -477,7 +514,9 @@ async fn drive(
                 }
                 // A head that does not know the request leaves the line unchanged.
                 if let (None, Ok(Some(what))) = (&granted, answer) {
-                    watch.talk.wait_for(&format!("waiting for {what}"));
+                    let is_transfer = what.starts_with("sending ");
+                    let line = if is_transfer { what } else { format!("waiting for {what}") };
+                    watch.talk.wait_for(&line);
                 }
             }
             Some(known) = async {

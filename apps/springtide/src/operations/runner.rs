@@ -273,6 +273,7 @@ async fn serve(
         program: std::env::current_exe().ok(),
         need,
         principal: None,
+        image: None,
     };
     let mut answer = Box::pin(scheduler.send(submit).deadline(QUEUE_TIMEOUT));
     let mut state = ClientState::default();

@@ -12,8 +12,9 @@ use springtide_actors::enrol::{ENROLMENT, Renewal, renew_files};
 use springtide_actors::head::{HEAD_CLUSTER, node_names};
 use springtide_actors::incarnation;
 use springtide_actors::lease::{Lease, LeaseError};
+use springtide_actors::programs::ProgramStore;
 use springtide_actors::site_host::{SiteEnd, SiteHost, SiteParts, site_node};
-use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::exit::{Exit, Failed, cannot};
 use springtide_cli::outdir::{make_dir, write_file};
 use springtide_cli::talk::Talk;
 use springtide_runtime::config::{ClusterSection, GridConfig, SiteConfig, SitePlace};
@@ -157,12 +158,20 @@ pub async fn run(
         .iter()
         .map(|node| grid::request(&plan, cluster, node, head_at, Some(here), network.as_ref()))
         .collect();
+    let programs_dir = dir.join(grid::PROGRAMS_DIR);
+    let programs = ProgramStore::publish(
+        grid::program_store(config, &programs_dir),
+        &endpoint.net,
+        &endpoint.hub,
+    );
+    let programs = programs.map_err(|error| cannot("use", &programs_dir, &error))?;
     let part = SiteParts {
         cluster: name.clone(),
         nodes: nodes?,
         provider: grid::provider_for(config, identity.pem()[2], cluster, &names)?,
         on_demand: grid::on_demand(config, cluster),
         keeping: grid::keeping(config, cluster),
+        programs: Some(programs),
     };
     let enrolment = endpoint.hub.remote(&head.node, ENROLMENT);
     let files = names.iter().map(|node| dir.join("node").join(node.as_str())).collect();

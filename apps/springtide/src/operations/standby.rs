@@ -28,7 +28,6 @@ use springtide_actors::standby::{
 };
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::outdir::write_file;
-use springtide_cli::talk::Talk;
 use springtide_runtime::config::{ClusterSection, GridConfig, Level, SitePlace, StandbySection};
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::{AuthorityReader, Ca, NodeIdentity, Role, calendar};
@@ -157,8 +156,6 @@ struct RunningMember {
 pub struct StandbyOptions {
     /// Whether its files are a copy of those that the other head has written for it.
     pub is_second: bool,
-    /// Whether it says nothing.
-    pub is_quiet: bool,
     /// The log level of nodes; the config's if absent.
     pub log_level: Option<Level>,
 }
@@ -382,7 +379,8 @@ fn describe(me: &NodeId, status: &MemberStatus) -> String {
     }
 }
 
-/// Runs a head's process until it may act, and returns its role. None after a signal.
+/// Runs a head's process until it may act, and returns its role. `None` after a signal. `say` prints
+/// a line for the user.
 ///
 /// # Errors
 /// The member cannot be started, or its disk fails.
@@ -391,15 +389,15 @@ pub async fn wait_for_role(
     config: &GridConfig,
     dir: &Path,
     options: StandbyOptions,
+    say: &dyn Fn(&str),
 ) -> Result<Option<ActingRole>, Failed> {
     let mut signals = Signals::take()?;
     let mut member = start_member(file, config, dir, options).await?;
     // A head that acted in this directory does not act now.
     let _ = std::fs::remove_file(HeadFile::path(dir));
-    let talk = Talk::new(options.is_quiet);
-    talk.say(&format!("{} waits until it may act; Ctrl-C ends it", member.me));
+    say(&format!("{} waits until it may act; Ctrl-C ends it", member.me));
     if !options.is_second {
-        talk.say(&format!(
+        say(&format!(
             "the other head: copy {} to its machine, and run there: up --standby grid.toml",
             files_dir(dir).display()
         ));
@@ -413,7 +411,7 @@ pub async fn wait_for_role(
             return Err(Failed::failure(format!("{}: {failed}", member.me)));
         }
         if status.may_act() {
-            talk.say(&format!("{} acts, in term {}", member.me, status.term.0));
+            say(&format!("{} acts, in term {}", member.me, status.term.0));
             return act(member).map(Some);
         }
         let line = describe(&member.me, &status);
@@ -424,7 +422,7 @@ pub async fn wait_for_role(
         tokio::select! {
             biased;
             exit = signals.next() => {
-                talk.say(&format!("{}: this head waits no more", word(exit)));
+                say(&format!("{}: this head waits no more", word(exit)));
                 return Ok(None);
             }
             changed = member.status.changed() => {

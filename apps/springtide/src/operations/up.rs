@@ -32,6 +32,7 @@ use crate::operations::site_files;
 use crate::operations::slots;
 use crate::operations::standby::{self, StandbyOptions};
 use crate::options::GlobalArgs;
+use crate::program::ProgramVersion;
 use crate::shape::GridShape;
 use springtide_dashboard::PreparedDashboard;
 use springtide_dashboard::changes::{changes_between, describe_on_demand, held};
@@ -49,22 +50,23 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 pub async fn up(
     file: &Path,
     is_second: bool,
-    version: &'static str,
+    about: ProgramVersion,
     global: &GlobalArgs,
 ) -> Result<(), Failed> {
     let config = checked(file).await?;
     let role = if is_second || config.value.standby.is_some() {
         let dir = grid_files::dir_of(file, &config.value);
-        let (is_quiet, log_level) = (global.quiet, global.log_level);
-        let options = StandbyOptions { is_second, is_quiet, log_level };
-        let role = standby::wait_for_role(file, &config.value, &dir, options).await?;
+        let options = StandbyOptions { is_second, log_level: global.log_level };
+        let talk = Talk::new(global.quiet);
+        let say = |line: &str| talk.say(line);
+        let role = standby::wait_for_role(file, &config.value, &dir, options, &say).await?;
         // A signal has ended the wait.
         let Some(role) = role else { return Ok(()) };
         Some(role)
     } else {
         None
     };
-    stay(file, &config, version, global, &|| Ok(()), role.as_ref()).await
+    stay(file, &config, about, global, &|| Ok(()), role.as_ref()).await
 }
 
 /// The config of a grid that can be started.
@@ -88,7 +90,7 @@ pub async fn checked(file: &Path) -> Result<Loaded<GridConfig>, Failed> {
 pub async fn dev(
     shape: GridShape,
     dir: PathBuf,
-    version: &'static str,
+    about: ProgramVersion,
     global: &GlobalArgs,
 ) -> Result<(), Failed> {
     grid_files::make_private_dir(&dir)?;
@@ -112,7 +114,7 @@ pub async fn dev(
         write_file(&file, text.as_bytes())
     };
     check_dev_header(&file)?;
-    stay(&file, &config, version, global, &write, None).await
+    stay(&file, &config, about, global, &write, None).await
 }
 
 /// Checks that a file is `dev`'s own or does not exist.
@@ -134,11 +136,12 @@ fn check_dev_header(file: &Path) -> Result<(), Failed> {
 async fn stay(
     file: &Path,
     config: &Loaded<GridConfig>,
-    version: &'static str,
+    about: ProgramVersion,
     global: &GlobalArgs,
     alone: &grid::Alone<'_>,
     role: Option<&ActingRole>,
 ) -> Result<(), Failed> {
+    let ProgramVersion { version, fingerprint } = about;
     let mut signals = Signals::take()?;
     let mut talk = Talk::new(global.quiet);
     let dir = grid_files::dir_of(file, &config.value);
@@ -167,7 +170,7 @@ async fn stay(
     };
     let board = PreparedDashboard::of(config.value.grid.as_str(), &config.value.dashboard)?;
     // The lease decides whether another head runs, for all hosts that share this directory.
-    let (head, archive) = grid::start_again(&plan, setting, alone, role).await?;
+    let (head, archive) = grid::start_again(&plan, setting, fingerprint, alone, role).await?;
     let board = match board.map(|board| board.start(&head, &dir)).transpose() {
         Ok(board) => board,
         Err(failed) => {

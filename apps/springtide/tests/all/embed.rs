@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::support::{CommandOutput, RunningCommand, finish, kill, text, until};
 
 /// The program of an example, which `cargo test` builds unless it builds only this test.
-fn example(name: &str) -> PathBuf {
+pub fn example(name: &str) -> PathBuf {
     let examples = Path::new(env!("CARGO_BIN_EXE_springtide")).with_file_name("examples");
     let program = examples.join(name);
     if !program.exists() {

@@ -31,6 +31,7 @@ mod malleable;
 #[cfg(target_os = "linux")]
 mod netem_scripts;
 mod poison;
+mod programs;
 #[cfg(target_os = "linux")]
 mod rotation;
 #[cfg(target_os = "linux")]

@@ -34,7 +34,7 @@ fn object(ended: &CommandOutput) -> Value {
 }
 
 /// Starts the site of del.
-fn site(up: &Up, log_name: &str) -> RunningCommand {
+pub fn site(up: &Up, log_name: &str) -> RunningCommand {
     let logs = up.temp.path().join(log_name);
     fs::create_dir_all(&logs).unwrap();
     let file = up.dir.join("site/del/site.toml");

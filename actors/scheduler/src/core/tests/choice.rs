@@ -282,6 +282,7 @@ fn a_slowed_node_is_of_unknown_speed_until_it_is_measured_again() {
         pid: 1,
         hardware: Hardware { model: "m".into(), threads: 1, ..Hardware::default() },
         work: None,
+        program: None,
     };
     let (mut speeds, start) = (Speeds::default(), Instant::now());
     let unit = Unit::of(SpecId::DECLARED, JobId(1));

@@ -21,6 +21,7 @@ fn nodes_of_one_host_are_added_up() {
             pid: 1,
             hardware: Hardware { usable, ..Hardware::default() },
             work: None,
+            program: None,
         }));
         grid.core.status().crowded
     };

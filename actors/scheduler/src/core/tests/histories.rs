@@ -189,6 +189,7 @@ impl CoreWorld {
                         ..Hardware::default()
                     },
                     work: None,
+                    program: None,
                 })
             }
             HistoryStep::Lose(n, returns) => {

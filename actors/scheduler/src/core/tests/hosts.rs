@@ -38,6 +38,7 @@ impl CoreTestGrid {
             stubs: BTreeSet::new(),
             files: false,
             at: None,
+            receives_programs: false,
         }));
         grid
     }
@@ -59,6 +60,7 @@ impl CoreTestGrid {
             pid: 1,
             hardware: Hardware::default(),
             work: None,
+            program: None,
         }))
     }
 

@@ -22,6 +22,7 @@ impl CoreTestGrid {
             files: false,
             at: None,
             joins: true,
+            receives_programs: false,
         }))
     }
 

@@ -470,6 +470,7 @@ impl ManagedWorld {
             pid: 1,
             hardware: Hardware::default(),
             work: None,
+            program: None,
         }));
     }
 

@@ -12,6 +12,7 @@ mod joined;
 mod managed;
 mod place;
 mod poison;
+mod programs;
 mod races;
 mod recover;
 mod requests;
@@ -54,6 +55,7 @@ fn submit(clusters: Option<&[(&str, u32)]>, fingerprint: u64, program: Option<&s
         program: program.map(PathBuf::from),
         need: None,
         principal: None,
+        image: None,
     }
 }
 
@@ -99,6 +101,7 @@ impl CoreTestGrid {
             stubs: BTreeSet::new(),
             files: false,
             at: None,
+            receives_programs: false,
         }))
     }
 
@@ -136,6 +139,7 @@ impl CoreTestGrid {
             pid: 1,
             hardware: Hardware::default(),
             work: None,
+            program: None,
         }))
     }
 
@@ -206,9 +210,10 @@ fn text(action: &SchedulerAction) -> String {
             format!("lost {job} {coordinator} {node}")
         }
         SchedulerAction::Ended { job, error, .. } => format!("ended {job}: {error}"),
-        SchedulerAction::Replace { cluster, nodes, program, .. } => {
+        SchedulerAction::Replace { cluster, nodes, program, image, .. } => {
             let program = program.as_ref().map_or("same", |path| path.to_str().unwrap());
-            format!("replace {cluster} {nodes:?} {program}")
+            let image = image.as_ref().map(|image| format!(" {}", image.name));
+            format!("replace {cluster} {nodes:?} {program}{}", image.unwrap_or_default())
         }
         SchedulerAction::RefuseGrowth { job, reason, .. } => {
             format!("{job} gets no more: {reason}")
@@ -218,7 +223,10 @@ fn text(action: &SchedulerAction) -> String {
         SchedulerAction::Restart { job, .. } => format!("restart {job}"),
         SchedulerAction::Limit { job, most } => format!("limit {job} {most:?}"),
         SchedulerAction::StoreDrain { node, reason } => format!("mark {node} {reason:?}"),
-        SchedulerAction::HoldStubs { cluster, nodes, .. } => format!("hold {cluster} {nodes:?}"),
+        SchedulerAction::HoldStubs { cluster, nodes, image, .. } => {
+            let image = image.as_ref().map(|image| format!(" {}", image.name));
+            format!("hold {cluster} {nodes:?}{}", image.unwrap_or_default())
+        }
         SchedulerAction::CloseStubs { cluster, nodes, .. } => format!("close {cluster} {nodes:?}"),
         SchedulerAction::GrantNodes { job, grant, coordinator, nodes, open, .. } => {
             let nodes: Vec<&str> = nodes.iter().map(|granted| granted.node.as_str()).collect();

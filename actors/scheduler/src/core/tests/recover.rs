@@ -49,6 +49,7 @@ fn registration(node: &str, work: Option<NodeWork>) -> NodeRegistration {
         pid: 1,
         hardware: Hardware::default(),
         work,
+        program: None,
     }
 }
 
@@ -97,6 +98,7 @@ impl RestartedGrid {
             stubs,
             files,
             at,
+            receives_programs: false,
         };
         let mut out = self.grid.put(SchedulerEvent::SiteUp(site));
         let found = Ok((4, 0));

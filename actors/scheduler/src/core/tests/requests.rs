@@ -95,6 +95,7 @@ impl CoreTestGrid {
             pid: 1,
             hardware: Hardware { model: model.into(), threads, mhz: 1000, ..Hardware::default() },
             work: None,
+            program: None,
         }))
     }
 

@@ -25,6 +25,7 @@ impl CoreTestGrid {
             stubs: running.iter().map(|&node| node.into()).collect(),
             files: false,
             at: Some(at),
+            receives_programs: false,
         }))
     }
 

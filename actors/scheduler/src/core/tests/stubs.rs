@@ -213,6 +213,7 @@ fn returning_site_reports_its_live_stubs() {
             stubs: stubs.iter().map(|&node| node.into()).collect(),
             files: false,
             at: None,
+            receives_programs: false,
         })
     };
     grid.put(site(&["vu-1", "vu-2"]));
@@ -396,6 +397,7 @@ impl StubBatch {
                 .filter(|(node, _)| self.stubs.contains_key(*node))
                 .map(|(node, share)| (node.clone(), share.clone()))
                 .collect(),
+            receives_programs: false,
         })
     }
 
@@ -412,6 +414,7 @@ impl StubBatch {
             pid: 1,
             hardware: Hardware::default(),
             work,
+            program: None,
         }));
     }
 
@@ -840,6 +843,7 @@ fn undelivered_release_order_is_repeated() {
             stubs: stubs.iter().map(|&node| node.into()).collect(),
             files: false,
             at: None,
+            receives_programs: false,
         })
     };
     assert_eq!(grid.put(site(&["vu-1"])), ["close vu [vu-1]"]);

@@ -13,6 +13,7 @@ use super::*;
 use crate::files::{FetchResult, FileEntry, FilesReport};
 use crate::manager::Kind as JobKind;
 use crate::policy::SchedulerRequest;
+use crate::program::{ProgramDigest, ProgramReport, ProgramState};
 use crate::scheduler::{
     Drain, JobAudit, JobEfficiency, MemberSilent, NodeFreed, ReleaseReason, RequestNodes, Resize,
     ResizeJob, RootAdvanced, SiteReport, SpeedsMeasured, StubDelay, StubLoss, StubLossKind,
@@ -31,8 +32,8 @@ event_kinds!(Kind of SchedulerEvent {
     HandOver(..), Subscribe(..),
     SpeedsMeasured(..), Measured {..}, Drain {..}, Marked {..}, Undrain {..}, AskLeaveFailed {..},
     EpochIssued {..}, TakeOverAnswered {..}, RootAdvanced(..), Answered {..}, CloseFailed {..},
-    EfficiencyMeasured(..), Resize(..), Need {..}, FilesReported(..), FileFetched {..},
-    Audited {..}, Poll {..},
+    EfficiencyMeasured(..), Resize(..), Need {..}, FilesReported(..), ProgramReported(..),
+    FileFetched {..}, Audited {..}, Poll {..},
     Tick {..},
 });
 
@@ -277,6 +278,7 @@ fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> Sched
             stubs: BTreeSet::new(),
             files: false,
             at: None,
+            receives_programs: false,
         }),
         Kind::SitePolled => {
             SchedulerEvent::SitePolled(SiteReport { cluster: "vu".into(), found: Ok((2, 1)) })
@@ -306,6 +308,7 @@ fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> Sched
             pid: 2,
             hardware: Hardware::default(),
             work: None,
+            program: None,
         }),
         Kind::LinkDown => SchedulerEvent::LinkDown { node, why: reason },
         Kind::NodeLost => SchedulerEvent::NodeLost { node, reason, returns: true },
@@ -419,6 +422,11 @@ fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> Sched
                 _ => SchedulerEvent::Resize(order),
             }
         }
+        Kind::ProgramReported => SchedulerEvent::ProgramReported(ProgramReport {
+            cluster: "ams".into(),
+            digest: ProgramDigest([1; 32]),
+            state: ProgramState::Sending { received: 1, bytes: 2 },
+        }),
         Kind::FilesReported => SchedulerEvent::FilesReported(FilesReport {
             cluster: "ams".into(),
             files: Ok(Vec::new()),
@@ -557,6 +565,7 @@ fn about(kind: Kind) -> TestSubject {
         | Kind::SubmitAll
         | Kind::Marked
         | Kind::FilesReported
+        | Kind::ProgramReported
         | Kind::Poll
         | Kind::Tick => TestSubject::Grid,
     }
@@ -671,6 +680,7 @@ fn job_row(kind: Kind) -> [EventEffect; JobIs::ALL.len()] {
         | Kind::SubmitAll
         | Kind::Marked
         | Kind::FilesReported
+        | Kind::ProgramReported
         | Kind::Poll
         | Kind::Tick => panic!("{kind:?} is about no job"),
     }
@@ -728,6 +738,7 @@ fn node_row(kind: Kind) -> [EventEffect; NodeIs::ALL.len()] {
         | Kind::SubmitAll
         | Kind::Marked
         | Kind::FilesReported
+        | Kind::ProgramReported
         | Kind::Poll
         | Kind::Tick => panic!("{kind:?} is about no node"),
     }

@@ -534,6 +534,7 @@ impl<'a> Drive<'a> {
             program: std::env::current_exe().ok(),
             need: Some(need),
             principal: None,
+            image: None,
         };
         let (scheduler, events) = (self.scheduler.clone(), self.events.0.clone());
         tokio::task::spawn_local(async move {
@@ -596,8 +597,12 @@ impl<'a> Drive<'a> {
         let granted = match answer {
             Ok(Ok(granted)) => granted,
             Ok(Err(error)) => {
-                let impossible =
-                    matches!(error, SubmitError::NotPlaced { .. } | SubmitError::Program { .. });
+                let impossible = matches!(
+                    error,
+                    SubmitError::NotPlaced { .. }
+                        | SubmitError::Program { .. }
+                        | SubmitError::Shipping(_)
+                );
                 return Ok(vec![self.refused(role, error.to_string(), impossible)]);
             }
             Err(error) => return Ok(vec![self.refused(role, error.to_string(), false)]),

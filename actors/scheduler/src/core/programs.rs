@@ -1,0 +1,211 @@
+//! Programs that jobs bring: which nodes run them, and their way to the sites.
+//!
+//! A site reports the transfer of a program, its arrival, and why it does not start it. Then the
+//! jobs that need the program there are refused. This module must not depend on how programs are
+//! transferred.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use springtide_base::id::{ClusterId, JobId, NodeId};
+use tokio::time::Instant;
+
+use super::SchedulerCore;
+use super::event::SchedulerAction;
+use super::pool::{ClusterPool, PoolNodeState};
+use crate::program::{ProgramDigest, ProgramError, ProgramReport, ProgramState, describe_sending};
+use crate::scheduler::{Submit, SubmitError};
+
+/// What a node's program is compared by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ProgramKey {
+    /// Fingerprint of its registry.
+    pub(super) fingerprint: u64,
+    /// Digest of its file, if the job brings it.
+    pub(super) digest: Option<ProgramDigest>,
+}
+
+impl ProgramKey {
+    pub(super) fn of(submit: &Submit) -> Self {
+        let digest = submit.image.as_ref().map(|image| image.digest);
+        Self { fingerprint: submit.fingerprint, digest }
+    }
+
+    /// Whether a node with this fingerprint and, for a program that a job brought, this digest can
+    /// execute the job. Equal fingerprints do not distinguish two versions that users build.
+    pub(super) fn is_of(&self, fingerprint: u64, digest: Option<ProgramDigest>) -> bool {
+        let differs = matches!((self.digest, digest), (Some(own), Some(other)) if own != other);
+        self.fingerprint == fingerprint && !differs
+    }
+}
+
+impl ClusterPool {
+    /// Whether the site can start nodes with the program of a submission.
+    pub(super) fn can_start(&self, submit: &Submit) -> bool {
+        (self.starts_programs && submit.program.is_some())
+            || (self.receives_programs && submit.image.is_some())
+    }
+}
+
+/// Programs on their way to sites.
+#[derive(Debug, Default)]
+pub(super) struct ProgramTransfers {
+    /// Received bytes and length.
+    running: BTreeMap<(ClusterId, ProgramDigest), (u64, u64)>,
+    /// Clusters whose sites have received a program.
+    ready: BTreeSet<(ProgramDigest, ClusterId)>,
+}
+
+impl ProgramTransfers {
+    /// Forgets what a former process of a site has reported.
+    pub(super) fn restart(&mut self, cluster: &ClusterId) {
+        self.running.retain(|(of, _), _| of != cluster);
+        self.ready.retain(|(_, of)| of != cluster);
+    }
+
+    /// Whether a program is on its way to one of these clusters.
+    pub(super) fn is_sent<'a>(
+        &self,
+        digest: ProgramDigest,
+        clusters: impl IntoIterator<Item = &'a ClusterId>,
+    ) -> bool {
+        let mut clusters = clusters.into_iter();
+        clusters.any(|cluster| self.running.contains_key(&(cluster.clone(), digest)))
+    }
+
+    /// Describes the transfers of a program.
+    pub(super) fn describe(&self, digest: ProgramDigest) -> Option<String> {
+        let of = self.running.iter().filter(|((_, other), _)| *other == digest);
+        let all: Vec<String> = of
+            .map(|((cluster, _), (received, bytes))| {
+                describe_sending(*received, *bytes, &format!("cluster {cluster}"))
+            })
+            .collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    }
+}
+
+impl SchedulerCore {
+    /// Clusters whose sites have a program.
+    pub fn clusters_with(&self, digest: ProgramDigest) -> Vec<ClusterId> {
+        let all = self.programs.ready.iter().filter(|(of, _)| *of == digest);
+        all.map(|(_, cluster)| cluster.clone()).collect()
+    }
+
+    /// Describes the transfers of a submission's program.
+    pub(super) fn sent_program(&self, submit: &Submit) -> Option<String> {
+        self.programs.describe(submit.image.as_ref()?.digest)
+    }
+
+    /// Processes a site's report about a program.
+    pub(super) fn program_reported(
+        &mut self,
+        report: ProgramReport,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
+        let ProgramReport { cluster, digest, state } = report;
+        let key = (cluster.clone(), digest);
+        match state {
+            ProgramState::Sending { received, bytes } => {
+                let is_first = self.programs.running.insert(key, (received, bytes)).is_none();
+                let text = describe_sending(received, bytes, &format!("cluster {cluster}"));
+                if is_first {
+                    self.note_program(&cluster, digest, &text, now);
+                }
+                self.explain_starts(&cluster, digest, Some(text));
+            }
+            ProgramState::Ready { bytes, millis } => {
+                self.programs.running.remove(&key);
+                self.programs.ready.insert((digest, cluster.clone()));
+                self.explain_starts(&cluster, digest, None);
+                if bytes > 0 {
+                    let seconds = millis as f64 / 1000.0;
+                    let text = format!(
+                        "program {} was sent to {cluster}: {bytes} bytes in {seconds:.2} s",
+                        digest.short()
+                    );
+                    self.note_program(&cluster, digest, &text, now);
+                }
+            }
+            // Its nodes have another order meanwhile.
+            ProgramState::Failed { error: ProgramError::Cancelled { .. } } => {
+                self.programs.running.remove(&key);
+                self.explain_starts(&cluster, digest, None);
+            }
+            ProgramState::Failed { error } => {
+                self.programs.running.remove(&key);
+                self.note_program(&cluster, digest, &error.to_string(), now);
+                self.refuse_program(&cluster, digest, &error, now, out);
+            }
+        }
+    }
+
+    /// Nodes of a cluster that start with a program, and the jobs for which they do.
+    fn starts_with(&self, cluster: &ClusterId, digest: ProgramDigest) -> Vec<(NodeId, JobId)> {
+        let starting = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.cluster == *cluster && node.state == PoolNodeState::Starting);
+        let of = |job: JobId| {
+            let queued = self.queue.iter().find(|waiting| waiting.job == job);
+            let queued = queued.map(|waiting| &*waiting.submit);
+            let managed = || self.managing.jobs.get(&job).map(|managed| &*managed.submit);
+            queued.or_else(managed).and_then(|submit| submit.image.as_ref())
+        };
+        let starting = starting.filter_map(|(id, node)| Some((id, node.tried?)));
+        let theirs = starting.filter(|(_, job)| of(*job).is_some_and(|it| it.digest == digest));
+        theirs.map(|(id, job)| (id.clone(), job)).collect()
+    }
+
+    /// Sets the reason why nodes are not there yet.
+    fn explain_starts(&mut self, cluster: &ClusterId, digest: ProgramDigest, text: Option<String>) {
+        for (id, _) in self.starts_with(cluster, digest) {
+            if let Some(node) = self.nodes.get_mut(&id) {
+                node.reason.clone_from(&text);
+            }
+        }
+    }
+
+    /// Notes an event in the histories of the jobs that start with a program in a cluster.
+    fn note_program(
+        &mut self,
+        cluster: &ClusterId,
+        digest: ProgramDigest,
+        text: &str,
+        now: Instant,
+    ) {
+        let jobs: BTreeSet<JobId> =
+            self.starts_with(cluster, digest).into_iter().map(|(_, job)| job).collect();
+        for job in jobs.into_iter().filter(|job| self.managing.has(*job)).collect::<Vec<_>>() {
+            self.managing.histories.note(job, now, text.to_owned());
+        }
+    }
+
+    /// Refuses the jobs that start with a program in a cluster. Running jobs do not grow there.
+    fn refuse_program(
+        &mut self,
+        cluster: &ClusterId,
+        digest: ProgramDigest,
+        error: &ProgramError,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
+        let starts = self.starts_with(cluster, digest);
+        for (id, _) in &starts {
+            if let Some(node) = self.nodes.get_mut(id) {
+                node.reason = Some(error.to_string());
+            }
+        }
+        let jobs: BTreeSet<JobId> = starts.into_iter().map(|(_, job)| job).collect();
+        for job in jobs {
+            let refused = SubmitError::Shipping(Box::new(error.clone()));
+            let queued = self.queue.iter().position(|waiting| waiting.job == job);
+            if let Some(at) = queued {
+                self.queue.remove(at);
+                out.push(SchedulerAction::Refuse { job, error: refused });
+            } else {
+                self.withdraw_managed(job, refused, now, out);
+            }
+        }
+    }
+}
