@@ -41,8 +41,8 @@ const TRAPS: &[(&str, &str, &[&str])] = &[
         // Records of real processes carry dates, which are shown; certificates hold by the
         // calendar, of which simulated ones carry the length alone; and QUIC asks for dates of this
         // type, which the simulated ones make of simulated time. The fuzzer draws a seed that it
-        // prints. Histories of jobs carry dates, which are shown. The mirror of a real head compares
-        // the dates of files.
+        // prints. Histories of jobs carry dates, which are shown. The mirror of a real head
+        // compares the dates of files.
         &[
             "actors/src/standby/mirror.rs",
             "actors/src/store/history.rs",

@@ -96,8 +96,8 @@ pub fn lease_path(dir: &Path) -> PathBuf {
     member_dir(dir).join("member.lease")
 }
 
-/// Checks that no head waits on this machine: the other one has the current files of the grid, which
-/// a command is about to change.
+/// Checks that no head waits on this machine: the other one has the current files of the grid. A
+/// command is about to change them.
 ///
 /// # Errors
 /// One waits.
