@@ -41,9 +41,9 @@ const TRAPS: &[(&str, &str, &[&str])] = &[
         // Records of real processes carry dates, which are shown; certificates hold by the
         // calendar, of which simulated ones carry the length alone; and QUIC asks for dates of this
         // type, which the simulated ones make of simulated time. The fuzzer draws a seed that it
-        // prints. Histories of jobs carry dates, which are shown. The mirror of a real head compares
-        // the dates of files. A store dates programs, so that a later process removes the least
-        // recently used one.
+        // prints. Histories of jobs carry dates, which are shown. The mirror of a real head
+        // compares the dates of files. A store dates programs, so that a later process removes the
+        // least recently used one.
         &[
             "actors/src/standby/mirror.rs",
             "actors/src/programs/store.rs",

@@ -247,7 +247,7 @@ impl Member {
                 if !is_granted {
                     return self.adopt(known, out);
                 }
-                // An empty head has no vote against its loss of the disk but that of the other head.
+                // Only the other head knows whether an empty head has lost its disk.
                 let required = if self.is_empty() { 2 } else { 1 };
                 let Part::Candidate { term: own, is_trial: trial, voters } = &mut self.part else {
                     return;

@@ -95,8 +95,8 @@ pub fn lease_path(dir: &Path) -> PathBuf {
     member_dir(dir).join("member.lease")
 }
 
-/// Checks that no head waits on this machine: the other one has the current files of the grid, which
-/// a command is about to change.
+/// Checks that no head waits on this machine: the other one has the current files of the grid. A
+/// command is about to change them.
 ///
 /// # Errors
 /// One waits.
@@ -379,8 +379,8 @@ fn describe(me: &NodeId, status: &MemberStatus) -> String {
     }
 }
 
-/// Runs a head's process until it may act, and returns its role. `None` after a signal. `say` prints
-/// a line for the user.
+/// Runs a head's process until it may act, and returns its role. `None` after a signal. `say`
+/// prints a line for the user.
 ///
 /// # Errors
 /// The member cannot be started, or its disk fails.

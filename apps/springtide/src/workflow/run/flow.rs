@@ -781,8 +781,8 @@ impl Flow {
         self.places.get(&task).map(|place| (place.cluster.clone(), place.reservation)).unzip()
     }
 
-    /// The time after which an idle pilot ends. Where ready tasks or jobs wait for other nodes, idle
-    /// ones may be in their way.
+    /// The time after which an idle pilot ends. Where ready tasks or jobs wait for other nodes,
+    /// idle ones may be in their way.
     fn idle_time(&self) -> Time {
         let waits = |attempt: &Attempt| attempt.place == AttemptPlace::Job && !attempt.has_started;
         let is_short = self.table.ready().next().is_some() || self.attempts.values().any(waits);
@@ -845,8 +845,8 @@ impl Flow {
     }
 
     /// Tasks of a lost reservation are planned again, and its pilots end after their tasks. If
-    /// only the time of the reservation is over, its pilots serve the tasks that are late. They keep
-    /// their nodes as long as no other reservation needs them.
+    /// only the time of the reservation is over, its pilots serve the tasks that are late. They
+    /// keep their nodes as long as no other reservation needs them.
     fn lose_reservation(
         &mut self,
         reservation: ReservationId,
@@ -997,8 +997,8 @@ impl Flow {
         attempts.map(|attempt| (attempt.placed.task, attempt.cluster.as_ref()))
     }
 
-    /// The estimated time until the run is complete. It follows from the runtimes of tasks, the ratio
-    /// of measured to stated runtimes, and the run's processors. `None` if the run has no
+    /// The estimated time until the run is complete. It follows from the runtimes of tasks, the
+    /// ratio of measured to stated runtimes, and the run's processors. `None` if the run has no
     /// processors, or knows no runtime.
     pub fn remaining(&self, now: Time) -> Option<Time> {
         let processors = self.pilots.processors();
