@@ -532,8 +532,8 @@ fn member_in(state: MemberIs) -> (Member, Duration) {
     let start = Duration::ZERO;
     // Each head has a record, so that one vote suffices.
     let base = LogPosition { term: Term(0), index: u64::from(me == NAMES[0]) };
-    let state = DurableState { base, ..DurableState::default() };
-    let mut member = Member::start(me.into(), members(), timing, state, start);
+    let durable = DurableState { base, ..DurableState::default() };
+    let mut member = Member::start(me.into(), members(), timing, durable, start);
     let now = timing.promise;
     let votes = match state {
         MemberIs::Bound => return (member, start),
