@@ -489,7 +489,7 @@ fn messages_of_the_coordinator_tree() {
         reporting_cluster: None,
         reporter: None,
     });
-    message(&LostMember { job, node: "ams-2".into(), reason: "killed".into() });
+    message(&LostMember { job, node: "ams-2".into(), reason: "killed".into(), excused: false });
     let tasks = vec![LeasedTask { path: TaskPath(vec![0, 1]), name: "fib".into() }];
     let (node, incarnation) = ("ams-2".into(), Incarnation(5));
     message(&TasksHeldAtDeath { job, losses: vec![NodeLosses { node, incarnation, tasks }] });

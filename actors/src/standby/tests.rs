@@ -111,7 +111,9 @@ impl TestMembers {
 
     async fn append_at(&self, name: &str, value: Vec<u8>) -> Result<u64, AppendError> {
         let (sender, answer) = tokio::sync::oneshot::channel();
-        let reply = Box::new(|result| drop(sender.send(result)));
+        let reply = Box::new(|result| {
+            let _ = sender.send(result);
+        });
         self.processes[name].member.do_send(AppendRecords { values: vec![value], reply });
         answer.await.unwrap_or(Err(AppendError::OutcomeUnknown))
     }
