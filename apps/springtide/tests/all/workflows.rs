@@ -323,6 +323,8 @@ fn a_run_continues_after_kills_of_its_process_and_of_the_head() {
         drop(client);
     }
     let mut client = RunningCommand::start(command(&up), &dir);
+    // Before that, the client does not wait for a head.
+    until("the run begins", || text(&dir.join("stderr.log")).contains("the run's directory is"));
     std::thread::sleep(Duration::from_millis(random.next() % 500));
     // The run continues with the new head.
     up.kill_head();
