@@ -27,7 +27,7 @@ pub enum ImageError {
     File(#[from] io::Error),
     /// Its file cannot be sent.
     #[error(transparent)]
-    Program(#[from] ProgramError),
+    Program(Box<ProgramError>),
 }
 
 /// The file that this process was started from, even if its path has another one since.
@@ -52,7 +52,8 @@ pub fn own_image() -> Result<ProgramImage, ImageError> {
 /// Describes the program in a file.
 pub(super) fn image_of(file: &Path, name: String) -> Result<ProgramImage, ImageError> {
     let ElfHeader { target, interpreter } = read_header(file)
-        .map_err(|reason| ProgramError::NotExecutable { name: name.clone(), reason })?;
+        .map_err(|reason| ProgramError::NotExecutable { name: name.clone(), reason })
+        .map_err(|error| ImageError::Program(Box::new(error)))?;
     let entry = entry_of(file, &name)?;
     let digest = entry.sum.parse().map_err(|text: String| io::Error::other(text))?;
     Ok(ProgramImage { name, digest, bytes: entry.bytes, target, interpreter })

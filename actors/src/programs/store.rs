@@ -398,7 +398,8 @@ async fn check(dir: Arc<Dir>, image: ProgramImage) -> Result<(), ReceiveError> {
         if let Some(reason) = wrong {
             // Without this, the next process would find it, and check no header.
             let _ = fs::remove_file(&path);
-            return Err(ReceiveError::Program(ProgramError::NotExecutable { name, reason }));
+            let error = ProgramError::NotExecutable { name, reason };
+            return Err(ReceiveError::Program(Box::new(error)));
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(PROGRAM_MODE))
             .map_err(|error| ReceiveError::Source(format!("{}: {error}", path.display())))

@@ -52,7 +52,7 @@ pub(super) enum ReceiveError {
     /// This source does not have the program, or was lost.
     Source(String),
     /// The program itself is wrong, from any source.
-    Program(ProgramError),
+    Program(Box<ProgramError>),
 }
 
 /// Inputs of the table.
@@ -217,7 +217,7 @@ impl ProgramTable {
         };
         match result {
             Ok(arrival) => self.finish(digest, Ok(arrival), out),
-            Err(ReceiveError::Program(error)) => self.finish(digest, Err(error), out),
+            Err(ReceiveError::Program(error)) => self.finish(digest, Err(*error), out),
             Err(ReceiveError::Source(reason)) => {
                 let Some(transfer) = self.transfers.get_mut(&digest) else { return };
                 transfer.running = None;
@@ -423,7 +423,8 @@ mod tests {
         assert_eq!(out, [format!("to 1: {text}; submit the job again")]);
         table.handle(want(2, node(1), image(1, 10)));
         let (name, reason) = ("p1".to_owned(), "it has no ELF header".to_owned());
-        let wrong = ReceiveError::Program(ProgramError::NotExecutable { name, reason });
+        let wrong = ProgramError::NotExecutable { name, reason };
+        let wrong = ReceiveError::Program(Box::new(wrong));
         let out = table.handle(ProgramEvent::Received { number: 3, result: Err(wrong) });
         assert!(describe(&out)[0].contains("not an executable"), "{out:?}");
         assert!(!table.receives(&digest(1)));

@@ -219,12 +219,12 @@ impl Site {
     }
 
     /// Checks that the hosts could start a program, as far as this host knows.
-    fn check_program(&self, image: &ProgramImage) -> Result<(), ProgramError> {
+    fn check_program(&self, image: &ProgramImage) -> Result<(), Box<ProgramError>> {
         let (name, cluster) = (image.name.clone(), self.cluster.clone());
         match self.provider.delivery() {
             ProgramDelivery::None => {
                 let reason = "its nodes are started elsewhere, with a program of their hosts";
-                return Err(self.provider_error(image, reason.to_owned()));
+                return Err(Box::new(self.provider_error(image, reason.to_owned())));
             }
             // Each host says what it runs.
             ProgramDelivery::Copies => return Ok(()),
@@ -232,11 +232,12 @@ impl Site {
         }
         if let Some(own) = own_target().filter(|own| *own != image.target) {
             let (needs, has) = (image.target.to_string(), own.to_string());
-            return Err(ProgramError::Machine { name, needs, cluster, has });
+            return Err(Box::new(ProgramError::Machine { name, needs, cluster, has }));
         }
         match &image.interpreter {
             Some(path) if !Path::new(path).exists() => {
-                Err(ProgramError::Interpreter { name, interpreter: path.clone(), cluster })
+                let interpreter = path.clone();
+                Err(Box::new(ProgramError::Interpreter { name, interpreter, cluster }))
             }
             _ => Ok(()),
         }
