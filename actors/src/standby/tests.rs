@@ -221,7 +221,12 @@ async fn both_heads_have_the_same_files_after_deaths_and_copies() {
                 }
                 all.launch(returned);
             }
-            all.until(60, |_| all.files(first) == all.files(returned)).await;
+            // Equal files are not enough: a copy counts once its snapshot is in the log.
+            let last = |name: &str| all.processes[name].status.borrow().last;
+            let is_whole = |_: &[&str]| {
+                last(first) == last(returned) && all.files(first) == all.files(returned)
+            };
+            all.until(60, is_whole).await;
             assert!(!all.files(first).is_empty());
             all.kill(first);
             all.until(10, |acting| acting == [returned]).await;
@@ -262,6 +267,7 @@ impl TestMembers {
     /// The log of a head's changes, and its directory.
     fn changes_of(&self, name: &str) -> (Arc<ChangeLog>, PathBuf) {
         let dir = self.files_of(name).unwrap();
+        std::fs::create_dir_all(&dir).unwrap();
         let member = self.processes[name].member.clone();
         (ChangeLog::new(&dir, name.into(), member), dir)
     }

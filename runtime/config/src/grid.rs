@@ -96,7 +96,7 @@ section! {
         heads: HostPorts = Required("[\"head-a.example.org:47010\", \"head-b.example.org:47010\"]");
         /// Cluster whose site decides between the heads. It has a site of its own, at a fixed
         /// address; better not at the place of a head.
-        witness: Name = Required("\"del\"");
+        witness: Name = Required("\"ams\"");
         /// Address at which this machine's head listens for the other one; default: the one in
         /// `heads`.
         bind: Option<SocketAddr> = Absent("\"0.0.0.0:47010\"");

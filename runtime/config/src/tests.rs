@@ -284,6 +284,11 @@ fn uncommented(template: &str) -> String {
         template.lines().map(|line| example(line).unwrap_or(line.to_owned()) + "\n").collect();
     // A site's addresses require its own process, and hosts require nodes on demand.
     let on = on.replace("site = \"head\"", "site = \"own\"");
+    // A second head requires fixed addresses of both, and the authority in the grid's directory.
+    let on = on.replacen("bind = \"127.0.0.1:0\"", "bind = \"127.0.0.1:46000\"", 1);
+    let both = "advertise = [\"head-a.example.org:47000\", \"head-b.example.org:47000\"]";
+    let on = on.replace("advertise = \"head.example.org:47000\"", both);
+    let on = on.replace("ca = \"/etc/springtide/ca\"\n", "");
     on.replace("on_demand = false", "on_demand = true")
 }
 
@@ -405,7 +410,7 @@ site_bind = "192.0.2.3:47000"
         ("[\"192.0.2.1:47000\", \"192.0.2.2:47000\"]", "\"192.0.2.1:47000\"", "a list of two"),
         ("0.0.0.0:47000", "192.0.2.1:0", "set `head.bind` with its port"),
         ("witness = \"del\"", "witness = \"dell\"", "no cluster named \"dell\""),
-        ("witness = \"del\"\n", "", "standby.witness"),
+        ("witness = \"del\"\n", "", "lacks the key `witness`"),
         ("site = \"own\"\nsite_bind = \"192.0.2.3:47000\"\n", "", "a process of its own"),
         ("192.0.2.3:47000", "192.0.2.3:0", "at a fixed address"),
         ("[standby]", "[tls]\nca = \"/ca\"\n[standby]", "leave `tls.ca` out"),
