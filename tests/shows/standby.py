@@ -108,6 +108,8 @@ class Observer(threading.Thread):
         sockets = []
         for head, port in enumerate(self.ports):
             one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            # At another address than the heads': a socket at a free port of theirs would ask itself.
+            one.bind(("127.0.0.2", 0))
             one.connect(("127.0.0.1", port))
             one.setblocking(False)
             sockets.append((head, one))

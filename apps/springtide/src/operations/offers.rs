@@ -458,7 +458,7 @@ mod tests {
                 with("\"speed\"", "\"sped\""),
                 "o.json:2:43: unknown field `sped`, expected one of `name`",
             ),
-            (with("\"divisible\":false,", ""), "o.json:3:"),
+            (with("\"divisible\":false,", ""), "o.json:4:"),
             (with("3600.0", "1e999"), "o.json:3:"),
             (with("3600.0", "NaN"), "o.json:3:"),
             (
@@ -496,7 +496,7 @@ mod tests {
                 ),
                 "o.json: link vu - uva: there is another link",
             ),
-            (format!("{EXAMPLE} x"), "o.json:6:"),
+            (format!("{EXAMPLE} x"), "o.json:8:"),
         ] {
             let error = parse(&text).unwrap_err();
             assert!(error.starts_with(expected), "{error}\nis not\n{expected}");
