@@ -76,6 +76,11 @@ mod tests {
         assert!(by_itself >= Duration::from_millis(20));
         drop(release);
         thread.join().unwrap();
-        assert_eq!(clock.read(), None);
+        // The kernel removes the thread a moment after its end is known.
+        let is_gone = |_| {
+            std::thread::yield_now();
+            clock.read().is_none()
+        };
+        assert!((0..1_000_000).any(is_gone));
     }
 }

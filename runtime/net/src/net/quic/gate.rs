@@ -71,6 +71,7 @@ impl AsyncUdpSocket for Gate {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
     use std::net::UdpSocket;
     use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -84,19 +85,18 @@ mod tests {
         let open = Arc::new(AtomicBool::new(false));
         let is_open = Arc::clone(&open);
         let gate = gated(sender, Arc::new(move || is_open.load(Ordering::Relaxed)));
-        let send = |contents: &[u8]| {
-            let transmit = Transmit {
-                destination: receiver.local_addr().unwrap(),
-                ecn: None,
-                contents,
-                segment_size: None,
-                src_ip: None,
-            };
-            gate.try_send(&transmit).unwrap();
-        };
-        send(b"closed");
-        open.store(true, Ordering::Relaxed);
-        send(b"open");
+        let destination = receiver.local_addr().unwrap();
+        for contents in [&b"closed"[..], b"open"] {
+            let transmit =
+                Transmit { destination, ecn: None, contents, segment_size: None, src_ip: None };
+            // The runtime may not know yet that the socket is writable.
+            while let Err(error) = gate.try_send(&transmit) {
+                assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                let mut poller = Arc::clone(&gate).create_io_poller();
+                poll_fn(|cx| poller.as_mut().poll_writable(cx)).await.unwrap();
+            }
+            open.store(true, Ordering::Relaxed);
+        }
         let mut bytes = [0; 16];
         let length = receiver.recv(&mut bytes).unwrap();
         assert_eq!(&bytes[..length], b"open");
