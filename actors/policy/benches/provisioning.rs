@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p springtide-policy --bench provisioning [-- DIR]`. `DIR` has `e1.json` and
 //! `cybershake-varied.json` (made for the project, not part of it); without them nothing is
-//! measured. How often the exact front of small instances is found, a test tells.
+//! measured. A test reports how often the search finds the exact front of small instances.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -41,13 +41,23 @@ pub(super) struct ProgramWait {
     number: u64,
 }
 
+/// A program that nodes wait for.
+#[derive(Debug)]
+struct AwaitedProgram {
+    /// Its length in bytes.
+    bytes: u64,
+    /// The last reported number of received bytes.
+    reported: u64,
+    /// The number of nodes that wait.
+    waits: u32,
+}
+
 /// Programs that the site has reported.
 #[derive(Debug, Default)]
 pub(super) struct SentPrograms {
     last_wait: u64,
-    /// Programs that nodes wait for: their length, their last reported number of bytes, and the
-    /// number of waits.
-    sending: BTreeMap<ProgramDigest, (u64, u64, u32)>,
+    /// Programs that nodes wait for.
+    sending: BTreeMap<ProgramDigest, AwaitedProgram>,
     /// Whether reports are due at intervals.
     reports: bool,
     /// Successive processes that ended before they registered.
@@ -105,10 +115,11 @@ impl Site {
             let wait = ProgramWait { number: self.sent.last_wait };
             slot.pending = Some(wait);
             let (digest, bytes) = (shipped.image.digest, shipped.image.bytes);
-            let sending = self.sent.sending.entry(digest).or_insert((bytes, 0, 0));
-            sending.2 += 1;
-            if sending.2 == 1 {
-                self.tell_program(digest, ProgramState::Sending { received: 0, bytes });
+            let new = AwaitedProgram { bytes, reported: 0, waits: 0 };
+            let awaited = self.sent.sending.entry(digest).or_insert(new);
+            awaited.waits += 1;
+            if awaited.waits == 1 {
+                self.report_program(digest, ProgramState::Sending { received: 0, bytes });
             }
             let (user, program) = (ProgramUser::Node(node.clone()), shipped.clone());
             let asked = store.send(UseProgram { user, program: program.clone() });
@@ -136,9 +147,9 @@ impl Site {
         found: Result<StoredPath, ProgramError>,
     ) {
         let digest = shipped.image.digest;
-        let waits = self.sent.sending.get_mut(&digest).map(|sending| {
-            sending.2 -= 1;
-            sending.2
+        let waits = self.sent.sending.get_mut(&digest).map(|awaited| {
+            awaited.waits -= 1;
+            awaited.waits
         });
         let is_last = waits == Some(0);
         if is_last {
@@ -156,7 +167,7 @@ impl Site {
                     Ok(StoredPath { arrival, .. }) => ready(arrival),
                     Err(error) => ProgramState::Failed { error },
                 };
-                self.tell_program(digest, state);
+                self.report_program(digest, state);
             }
             return;
         }
@@ -174,7 +185,7 @@ impl Site {
         });
         (slot.shipped, slot.proven) = (Some(shipped), false);
         if is_last {
-            self.tell_program(digest, ready(stored.arrival));
+            self.report_program(digest, ready(stored.arrival));
         }
         match next {
             NextStep::Start => self.start(ctx, &node, None),
@@ -198,10 +209,10 @@ impl Site {
             let asked = programs.store.send(GetReceived { digest });
             let on_done = move |found, site: &mut Self, _: &mut Context<Self>| {
                 let Ok(Some(received)) = found else { return };
-                let Some((bytes, last, _)) = site.sent.sending.get_mut(&digest) else { return };
-                if std::mem::replace(last, received) != received {
-                    let bytes = *bytes;
-                    site.tell_program(digest, ProgramState::Sending { received, bytes });
+                let Some(awaited) = site.sent.sending.get_mut(&digest) else { return };
+                let bytes = awaited.bytes;
+                if std::mem::replace(&mut awaited.reported, received) != received {
+                    site.report_program(digest, ProgramState::Sending { received, bytes });
                 }
             };
             ctx.spawn(asked.into_actor(self).map(on_done));
@@ -209,7 +220,7 @@ impl Site {
         ctx.run_later(REPORT_INTERVAL, Self::report_sending);
     }
 
-    fn tell_program(&self, digest: ProgramDigest, state: ProgramState) {
+    fn report_program(&self, digest: ProgramDigest, state: ProgramState) {
         self.report(ProgramReport { cluster: self.cluster.clone(), digest, state });
     }
 
@@ -246,7 +257,7 @@ impl Site {
     /// Reports that nodes are not started with a program. Their present processes stay.
     fn refuse(&mut self, nodes: &[NodeId], image: &ProgramImage, error: &ProgramError) {
         tracing::warn!("{}: {error}", self.cluster);
-        self.tell_program(image.digest, ProgramState::Failed { error: error.clone() });
+        self.report_program(image.digest, ProgramState::Failed { error: error.clone() });
         for node in nodes {
             self.release_program(node);
             if self.provider.on_demand() {
@@ -304,7 +315,7 @@ impl Site {
     fn give_up(&mut self, image: &ProgramImage, error: &ProgramError) {
         self.sent.failures.remove(&image.digest);
         tracing::warn!("{}: {error}", self.cluster);
-        self.tell_program(image.digest, ProgramState::Failed { error: error.clone() });
+        self.report_program(image.digest, ProgramState::Failed { error: error.clone() });
         let uses = |slot: &super::NodeLifecycle| {
             let shipped = slot.shipped.as_ref();
             shipped.is_some_and(|shipped| shipped.image.digest == image.digest) && !slot.proven

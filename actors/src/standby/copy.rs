@@ -107,12 +107,17 @@ fn sha256(bytes: &[u8]) -> Bytes {
 /// Reads parts of the files in a head's directory, as many as an answer contains.
 pub(super) fn read(dir: &Path, chunks: &[Chunk]) -> io::Result<Vec<ChunkContents>> {
     let (mut contents, mut total) = (Vec::new(), 0);
-    for chunk in chunks.iter().take(REQUEST_CHUNKS).filter(|chunk| is_replicated(&chunk.path)) {
+    for chunk in chunks.iter().take(REQUEST_CHUNKS) {
         if total >= REQUEST_BYTES {
             break;
         }
         total += chunk.length.min(CHUNK_BYTES);
-        let found = read_part(&dir.join(&chunk.path), chunk.offset, chunk.length.min(CHUNK_BYTES))?;
+        // The answers have the order of the parts, so each part has one.
+        let found = if is_replicated(&chunk.path) {
+            read_part(&dir.join(&chunk.path), chunk.offset, chunk.length.min(CHUNK_BYTES))?
+        } else {
+            None
+        };
         contents.push(match found {
             None => ChunkContents::Absent,
             Some(bytes) if chunk.sha256.as_ref().is_some_and(|sum| *sum == sha256(&bytes)) => {

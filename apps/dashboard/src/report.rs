@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use springtide_base::bytes_text::to_base64;
 use springtide_cli::exit::{Failed, cannot};
 use springtide_cli::outdir::write_file;
 use springtide_cli::print::print;
@@ -163,21 +164,8 @@ fn latest_picture(run: &Path) -> Result<String, Failed> {
     Ok(format!(
         "<section class=\"whole\"><h2>Latest picture <small>{name}</small></h2><figure><img \
         alt=\"{name}\" src=\"data:image/png;base64,{}\"></figure></section>\n",
-        base64(&bytes)
+        to_base64(&bytes)
     ))
-}
-
-/// Bytes as text (RFC 4648).
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let group = |bytes: &[u8]| {
-        let byte = |at: usize| u32::from(bytes.get(at).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        // Each index has six bits.
-        let digit = |at: usize| char::from(DIGITS[(bits >> (18 - 6 * at) & 63) as usize]);
-        [0, 1, 2, 3].map(|at| if at <= bytes.len() { digit(at) } else { '=' })
-    };
-    bytes.chunks(3).flat_map(group).collect()
 }
 
 /// The names of runs: the last parts of their paths, as many as distinguish them.
@@ -283,7 +271,7 @@ mod tests {
         for (bytes, text) in
             [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
         {
-            assert_eq!(base64(bytes.as_bytes()), text);
+            assert_eq!(to_base64(bytes.as_bytes()), text);
         }
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(latest_picture(dir.path()).unwrap(), "");

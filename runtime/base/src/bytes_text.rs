@@ -1,4 +1,4 @@
-//! Optional bytes in records and messages, for `#[serde(with = "...")]`.
+//! Bytes as text, and optional bytes in records and messages, for `#[serde(with = "...")]`.
 //!
 //! Binary formats have them as they are. Formats that people read have them as Base64 (RFC 4648),
 //! a third of the length of a list of numbers.
@@ -10,8 +10,8 @@ use serde::{Deserializer, Serializer};
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Base64 of these bytes, with padding.
-fn to_base64(bytes: &[u8]) -> String {
+/// Base64 (RFC 4648) of these bytes, with padding.
+pub fn to_base64(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
         let byte = |at: usize| u32::from(group.get(at).copied().unwrap_or(0));

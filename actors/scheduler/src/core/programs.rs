@@ -157,6 +157,11 @@ impl SchedulerCore {
         theirs.map(|(id, job)| (id.clone(), job)).collect()
     }
 
+    /// The jobs for which nodes of a cluster start with a program.
+    fn jobs_starting_with(&self, cluster: &ClusterId, digest: ProgramDigest) -> BTreeSet<JobId> {
+        self.starts_with(cluster, digest).into_iter().map(|(_, job)| job).collect()
+    }
+
     /// Sets the reason why nodes are not there yet.
     fn explain_starts(&mut self, cluster: &ClusterId, digest: ProgramDigest, text: Option<String>) {
         for (id, _) in self.starts_with(cluster, digest) {
@@ -174,10 +179,10 @@ impl SchedulerCore {
         text: &str,
         now: Instant,
     ) {
-        let jobs: BTreeSet<JobId> =
-            self.starts_with(cluster, digest).into_iter().map(|(_, job)| job).collect();
-        for job in jobs.into_iter().filter(|job| self.managing.has(*job)).collect::<Vec<_>>() {
-            self.managing.histories.note(job, now, text.to_owned());
+        for job in self.jobs_starting_with(cluster, digest) {
+            if self.managing.has(job) {
+                self.managing.histories.note(job, now, text.to_owned());
+            }
         }
     }
 
@@ -190,14 +195,8 @@ impl SchedulerCore {
         now: Instant,
         out: &mut Vec<SchedulerAction>,
     ) {
-        let starts = self.starts_with(cluster, digest);
-        for (id, _) in &starts {
-            if let Some(node) = self.nodes.get_mut(id) {
-                node.reason = Some(error.to_string());
-            }
-        }
-        let jobs: BTreeSet<JobId> = starts.into_iter().map(|(_, job)| job).collect();
-        for job in jobs {
+        self.explain_starts(cluster, digest, Some(error.to_string()));
+        for job in self.jobs_starting_with(cluster, digest) {
             let refused = SubmitError::Shipping(Box::new(error.clone()));
             let queued = self.queue.iter().position(|waiting| waiting.job == job);
             if let Some(at) = queued {

@@ -15,7 +15,9 @@ use springtide_runtime::id::NodeId;
 use springtide_runtime::net::join::{JoinToken, join};
 use springtide_runtime::net::tls::{Fingerprint, NewKey, NodeIdentity, Role, calendar};
 
-use crate::operations::certificate::{JOIN_TIMEOUT, TOKEN_VAR, identity_of, local_address};
+use crate::operations::certificate::{
+    JOIN_TIMEOUT, TOKEN_VAR, given_token, identity_of, local_address,
+};
 use crate::operations::grid_files::{absolute, make_private_dir, program_name};
 use crate::operations::netconf;
 
@@ -171,8 +173,7 @@ fn previous(dir: &Path, token: Option<&JoinToken>) -> Result<Previous, Failed> {
 }
 
 fn token(args: &JoinArgs) -> Result<Option<JoinToken>, Failed> {
-    let text = match (&args.token, &args.token_file) {
-        (Some(text), _) => Some(text.clone()),
+    let given = match (&args.token, &args.token_file) {
         (None, Some(file)) => {
             let len = fs::metadata(file).map_err(|error| cannot("read", file, &error))?.len();
             if len > TOKEN_FILE_MAX {
@@ -180,9 +181,9 @@ fn token(args: &JoinArgs) -> Result<Option<JoinToken>, Failed> {
             }
             Some(fs::read_to_string(file).map_err(|error| cannot("read", file, &error))?)
         }
-        (None, None) => std::env::var(TOKEN_VAR).ok(),
+        (text, _) => text.clone(),
     };
-    text.map(|text| text.parse::<JoinToken>().map_err(Failed::usage)).transpose()
+    given_token(given.as_deref())
 }
 
 /// The node's config, from the grid's terms and the options of this command.

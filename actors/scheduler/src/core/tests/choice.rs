@@ -273,16 +273,9 @@ fn a_slowed_node_is_of_unknown_speed_until_it_is_measured_again() {
 
     use super::super::speeds::{OWN_SPEED_TTL, Speeds, Unit};
     let node = |name: &str| NodeRegistration {
-        cluster: "a".into(),
-        node: name.into(),
-        incarnation: Incarnation(1),
-        address: Address::Memory,
-        threads: 1,
         fingerprint: 7,
-        pid: 1,
         hardware: Hardware { model: "m".into(), threads: 1, ..Hardware::default() },
-        work: None,
-        program: None,
+        ..registration(name, 1)
     };
     let (mut speeds, start) = (Speeds::default(), Instant::now());
     let unit = Unit::of(SpecId::DECLARED, JobId(1));

@@ -10,18 +10,11 @@ fn nodes_of_one_host_are_added_up() {
     let usable =
         |host: &str, key, processors| UsableProcessors { host: host.into(), key, processors };
     let mut register = |node: &str, threads, usable: UsableProcessors| {
-        let (cluster, _) = node.split_once('-').unwrap();
         grid.put(SchedulerEvent::Registered(NodeRegistration {
-            cluster: cluster.into(),
-            node: node.into(),
-            incarnation: Incarnation(2),
-            address: Address::Memory,
             threads,
             fingerprint: 1,
-            pid: 1,
             hardware: Hardware { usable, ..Hardware::default() },
-            work: None,
-            program: None,
+            ..registration(node, 2)
         }));
         grid.core.status().crowded
     };

@@ -459,19 +459,7 @@ impl ManagedWorld {
         let state = self.grid.core.nodes[&NodeId::from(name)].state;
         self.incarnations[n] +=
             u64::from(matches!(state, PoolNodeState::Starting | PoolNodeState::Broken));
-        let (cluster, _) = name.split_once('-').unwrap();
-        self.put(SchedulerEvent::Registered(NodeRegistration {
-            cluster: cluster.into(),
-            node: name.into(),
-            incarnation: Incarnation(self.incarnations[n]),
-            address: Address::Memory,
-            threads: 1,
-            fingerprint: OURS,
-            pid: 1,
-            hardware: Hardware::default(),
-            work: None,
-            program: None,
-        }));
+        self.put(SchedulerEvent::Registered(registration(name, self.incarnations[n])));
     }
 
     /// All answers arrive, all running jobs end and all nodes return: then every node is free.

@@ -67,6 +67,24 @@ struct CoreTestGrid {
     noted: Vec<String>,
 }
 
+/// A node with one thread and the grid's own program. Its cluster is the part of the name before
+/// the hyphen.
+fn registration(node: &str, incarnation: u64) -> NodeRegistration {
+    let (cluster, _) = node.split_once('-').unwrap();
+    NodeRegistration {
+        cluster: cluster.into(),
+        node: node.into(),
+        incarnation: Incarnation(incarnation),
+        address: Address::Memory,
+        threads: 1,
+        fingerprint: OURS,
+        pid: 1,
+        hardware: Hardware::default(),
+        work: None,
+        program: None,
+    }
+}
+
 impl CoreTestGrid {
     /// Creates clusters ams and del of `nodes` nodes each, all registered with program
     /// `fingerprint`.
@@ -128,19 +146,8 @@ impl CoreTestGrid {
     }
 
     fn register(&mut self, node: &str, incarnation: u64, fingerprint: u64) -> Vec<String> {
-        let (cluster, _) = node.split_once('-').unwrap();
-        self.put(SchedulerEvent::Registered(NodeRegistration {
-            cluster: cluster.into(),
-            node: node.into(),
-            incarnation: Incarnation(incarnation),
-            address: Address::Memory,
-            threads: 1,
-            fingerprint,
-            pid: 1,
-            hardware: Hardware::default(),
-            work: None,
-            program: None,
-        }))
+        let registration = registration(node, incarnation);
+        self.put(SchedulerEvent::Registered(NodeRegistration { fingerprint, ..registration }))
     }
 
     fn submit(&mut self, submit: Submit) -> Vec<String> {

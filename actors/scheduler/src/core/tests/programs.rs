@@ -58,18 +58,10 @@ impl CoreTestGrid {
 
     /// A node registers with a program that a job brought.
     fn runs(&mut self, node: &str, incarnation: u64, n: u8) -> Vec<String> {
-        let (cluster, _) = node.split_once('-').unwrap();
         self.put(SchedulerEvent::Registered(NodeRegistration {
-            cluster: cluster.into(),
-            node: node.into(),
-            incarnation: Incarnation(incarnation),
-            address: Address::Memory,
-            threads: 1,
             fingerprint: BROUGHT,
             program: Some(ProgramDigest([n; 32])),
-            pid: 1,
-            hardware: Hardware::default(),
-            work: None,
+            ..registration(node, incarnation)
         }))
     }
 

@@ -38,19 +38,7 @@ fn view(epoch: u32, members: &[&str], coordinator: &str) -> View {
 }
 
 fn registration(node: &str, work: Option<NodeWork>) -> NodeRegistration {
-    let (cluster, _) = node.split_once('-').unwrap();
-    NodeRegistration {
-        cluster: cluster.into(),
-        node: node.into(),
-        incarnation: Incarnation(3),
-        address: Address::Memory,
-        threads: 1,
-        fingerprint: OURS,
-        pid: 1,
-        hardware: Hardware::default(),
-        work,
-        program: None,
-    }
+    NodeRegistration { work, ..super::registration(node, 3) }
 }
 
 impl RestartedGrid {

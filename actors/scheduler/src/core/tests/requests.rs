@@ -84,18 +84,10 @@ impl CoreTestGrid {
         (model, threads): (&str, u32),
         incarnation: u64,
     ) -> Vec<String> {
-        let (cluster, _) = node.split_once('-').unwrap();
         self.put(SchedulerEvent::Registered(NodeRegistration {
-            cluster: cluster.into(),
-            node: node.into(),
-            incarnation: Incarnation(incarnation),
-            address: Address::Memory,
             threads,
-            fingerprint: OURS,
-            pid: 1,
             hardware: Hardware { model: model.into(), threads, mhz: 1000, ..Hardware::default() },
-            work: None,
-            program: None,
+            ..registration(node, incarnation)
         }))
     }
 

@@ -402,20 +402,9 @@ impl StubBatch {
     }
 
     fn comes(&mut self, node: NodeId, work: Option<NodeWork>) {
-        let incarnation = Incarnation(self.incarnations[&node]);
+        let registration = registration(node.as_str(), self.incarnations[&node]);
         let threads = self.threads(&node);
-        self.put(SchedulerEvent::Registered(NodeRegistration {
-            cluster: "vu".into(),
-            node,
-            incarnation,
-            address: Address::Memory,
-            threads,
-            fingerprint: OURS,
-            pid: 1,
-            hardware: Hardware::default(),
-            work,
-            program: None,
-        }));
+        self.put(SchedulerEvent::Registered(NodeRegistration { threads, work, ..registration }));
     }
 
     /// Pending orders to end nodes are lost.
