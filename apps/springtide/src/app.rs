@@ -17,9 +17,9 @@ use springtide_simulator::apps::AppModel;
 
 use crate::command_job::CommandJob;
 use crate::commands;
-use crate::program::{JobDefinition, Program};
-use crate::runner_job::RunnerJob;
-use crate::workflow::run::WorkflowPilot;
+use springtide_operations::program::{JobDefinition, Program};
+use springtide_operations::runner_job::RunnerJob;
+use springtide_workflow_engine::run::WorkflowPilot;
 
 /// A program with its jobs. Its `main` calls [`App::main`].
 pub struct App {

@@ -22,7 +22,7 @@ use springtide_runtime::work::{
     Checkpoint, Context, InputError, Job, Outcome, Registry, Stop, encode_job,
 };
 
-use crate::program::{EncodedJob, Upload};
+use springtide_operations::program::{EncodedJob, Upload};
 
 /// A command as a job: its options, and after [`Job::prepare`] what its processes run.
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]

@@ -64,18 +64,8 @@ mod command_job;
 #[cfg(feature = "command")]
 mod commands;
 mod embed;
-mod operations;
-#[cfg(feature = "command")]
-mod options;
 #[cfg(feature = "command")]
 mod output;
-#[cfg(feature = "command")]
-mod program;
-#[cfg(feature = "command")]
-mod runner_job;
-mod shape;
-#[cfg(feature = "command")]
-mod workflow;
 
 pub use actix;
 #[cfg(feature = "command")]

@@ -10,12 +10,12 @@ use springtide_cli::exit::{Exit, Failed, cannot};
 use springtide_cli::format::{SCHEMA, many};
 use springtide_cli::print::print;
 
-use crate::operations::attach::grid_config;
-use crate::operations::grid_files::dir_of;
-use crate::operations::locate::default_config;
-use crate::operations::process::start_log;
-use crate::options::GlobalArgs;
 use crate::output::table::columns;
+use springtide_operations::attach::grid_config;
+use springtide_operations::grid_files::dir_of;
+use springtide_operations::locate::default_config;
+use springtide_operations::options::GlobalArgs;
+use springtide_operations::process::start_log;
 
 /// The maximum number of jobs that a row names.
 const JOBS_MAX: usize = 3;

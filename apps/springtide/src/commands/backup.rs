@@ -9,10 +9,10 @@ use springtide_cli::exit::Failed;
 use springtide_cli::format::{SCHEMA, many};
 use springtide_cli::print::print;
 
-use crate::operations::backup::{BackupManifest, backup, restore};
-use crate::operations::locate::default_config;
-use crate::operations::process::start_log;
-use crate::options::GlobalArgs;
+use springtide_operations::backup::{BackupManifest, backup, restore};
+use springtide_operations::locate::default_config;
+use springtide_operations::options::GlobalArgs;
+use springtide_operations::process::start_log;
 
 /// The exit codes in the help of `restore`.
 pub const EXIT_CODES: &str = "\

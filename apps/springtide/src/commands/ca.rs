@@ -11,10 +11,10 @@ use springtide_cli::print::print;
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::tls::{Ca, Fingerprint, TlsError};
 
-use crate::operations::attach::{grid_config, record_command};
-use crate::operations::grid_files::{HeadFile, ca_dir, dir_of, make_private_dir};
-use crate::operations::locate::default_config;
-use crate::operations::standby::check_not_waiting;
+use springtide_operations::attach::{grid_config, record_command};
+use springtide_operations::grid_files::{HeadFile, ca_dir, dir_of, make_private_dir};
+use springtide_operations::locate::default_config;
+use springtide_operations::standby::check_not_waiting;
 
 /// The subcommands of `ca`.
 #[derive(Subcommand, Clone, Debug)]

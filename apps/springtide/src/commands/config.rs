@@ -11,10 +11,10 @@ use springtide_runtime::config::{
     Config, GridConfig, JobsConfig, LinkSection, NetSection, NodeConfig, Sources,
 };
 
-use crate::operations::grid_files::{ad_hoc, program_name};
-use crate::operations::process::on_runtime;
-use crate::operations::{aliases, netconf};
-use crate::shape::GridShape;
+use springtide_operations::grid_files::{ad_hoc, program_name};
+use springtide_operations::process::on_runtime;
+use springtide_operations::shape::GridShape;
+use springtide_operations::{aliases, netconf};
 
 /// The subcommands of `config`.
 #[derive(Subcommand, Clone, Debug)]

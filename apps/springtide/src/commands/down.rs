@@ -7,10 +7,10 @@ use clap::{Args, ValueHint};
 use springtide_cli::exit::Failed;
 use springtide_cli::options::time;
 
-use crate::operations::life::{down, ended_line};
-use crate::operations::locate::default_config;
-use crate::operations::process::{on_arbiter, start_log};
-use crate::options::GlobalArgs;
+use springtide_operations::life::{down, ended_line};
+use springtide_operations::locate::default_config;
+use springtide_operations::options::GlobalArgs;
+use springtide_operations::process::{on_arbiter, start_log};
 
 /// The exit codes in the help.
 pub const EXIT_CODES: &str = "\

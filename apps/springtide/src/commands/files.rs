@@ -8,11 +8,11 @@ use springtide_cli::format::size;
 use springtide_cli::print::print;
 use springtide_runtime::id::ClusterId;
 
-use crate::operations::inputs::{FetchedFile, fetch_to, list, put_into, remove};
-use crate::operations::locate::default_config;
-use crate::operations::process::{on_arbiter, start_log};
-use crate::options::GlobalArgs;
 use crate::output::files::{list_object, list_text};
+use springtide_operations::inputs::{FetchedFile, fetch_to, list, put_into, remove};
+use springtide_operations::locate::default_config;
+use springtide_operations::options::GlobalArgs;
+use springtide_operations::process::{on_arbiter, start_log};
 
 /// The subcommands of `files`.
 #[derive(Subcommand, Clone, Debug)]

@@ -16,19 +16,19 @@ use springtide_runtime::config::GridConfig;
 use springtide_runtime::id::JobId;
 use springtide_runtime::work::OutputStream;
 
-use crate::operations::attach::{grid_config, wait_for_grid};
-use crate::operations::desk::{JobRecord, OutputFile, Selection, since_epoch};
-use crate::operations::jobs::{self, JobClient, JobList, JobResult, Submission};
-use crate::operations::needs::ArrayIndices;
-use crate::operations::needs::{JobRequest, NeedArgs, need, of_file, parse_job};
-use crate::operations::process::{on_arbiter, start_log};
-use crate::options::{GlobalArgs, GridArgs, job_line, with_options};
 use crate::output::jobs::{
     list_object, list_text, missing_lines_note, plan_object, plan_text, purged_object, purged_text,
     report_csv, report_object, rows, status_object, status_text, submitted, why_object, why_text,
 };
-use crate::output::print_early_failure;
-use crate::program::Program;
+use springtide_cli::print::print_early_failure;
+use springtide_operations::attach::{grid_config, wait_for_grid};
+use springtide_operations::desk::{JobRecord, OutputFile, Selection, since_epoch};
+use springtide_operations::jobs::{self, JobClient, JobList, JobResult, Submission};
+use springtide_operations::needs::ArrayIndices;
+use springtide_operations::needs::{JobRequest, NeedArgs, need, of_file, parse_job};
+use springtide_operations::options::{GlobalArgs, GridArgs, job_line, with_options};
+use springtide_operations::process::{on_arbiter, start_log};
+use springtide_operations::program::Program;
 
 /// The default number of ended jobs that `job list` shows.
 const ENDED_SHOWN: usize = 20;

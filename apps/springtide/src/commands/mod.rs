@@ -66,8 +66,8 @@ use self::version::VersionArgs;
 use self::wan::WanCommand;
 use self::why::WhyArgs;
 use self::workflow::WorkflowCommand;
-use crate::options::{GlobalArgs, global};
-use crate::program::{JobDefinition, Program};
+use springtide_operations::options::{GlobalArgs, global};
+use springtide_operations::program::{JobDefinition, Program};
 
 /// All commands except `run` and `job`.
 #[derive(Subcommand, Clone, Debug)]
@@ -233,7 +233,7 @@ pub fn execute(program: Program, matches: &ArgMatches) -> Result<(), Failed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::EncodedJob;
+    use springtide_operations::program::EncodedJob;
 
     #[derive(Args)]
     struct SeedOption {

@@ -6,9 +6,9 @@ use clap::{Args, ValueHint};
 use springtide_cli::exit::Failed;
 use springtide_cli::print::print;
 
-use crate::operations::locate::default_config;
-use crate::operations::names::{NameKind, names};
-use crate::operations::process::on_arbiter;
+use springtide_operations::locate::default_config;
+use springtide_operations::names::{NameKind, names};
+use springtide_operations::process::on_arbiter;
 
 /// The options of the command `names`.
 #[derive(Args, Clone, Debug)]

@@ -6,10 +6,11 @@ use clap::{Subcommand, ValueHint};
 use springtide_cli::exit::Failed;
 use springtide_cli::print::print;
 
-use crate::operations::locate::default_config;
-use crate::operations::netcheck::check;
-use crate::operations::process::{on_arbiter, start_log};
-use crate::options::GlobalArgs;
+use crate::output::paths::{object, table};
+use springtide_operations::locate::default_config;
+use springtide_operations::netcheck::check;
+use springtide_operations::options::GlobalArgs;
+use springtide_operations::process::{on_arbiter, start_log};
 
 /// The subcommands of `net`.
 #[derive(Subcommand, Clone, Debug)]
@@ -44,7 +45,7 @@ pub fn execute(command: &NetCommand, global: &GlobalArgs) -> Result<(), Failed> 
     let NetCommand::Check { config, all_pairs, json } = command;
     on_arbiter(async {
         let found = check(config, *all_pairs).await?;
-        print(&if *json { format!("{}\n", found.object()) } else { found.table() })?;
+        print(&if *json { format!("{}\n", object(&found)) } else { table(&found) })?;
         found.check_whole()
     })
 }

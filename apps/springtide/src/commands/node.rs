@@ -12,15 +12,17 @@ use springtide_cli::options::time;
 use springtide_cli::print::print;
 use springtide_runtime::config::Format;
 
-use crate::operations::drain::{self, DrainRequest};
-use crate::operations::join::{self, JoinArgs};
-use crate::operations::locate::default_config;
-use crate::operations::node_state::{Health, health};
-use crate::operations::process::{log_to_stderr, on_arbiter, on_runtime, start_log};
-use crate::operations::{node, nodes};
-use crate::options::GlobalArgs;
-use crate::output::nodes::{drained_object, drained_text, lines};
-use crate::program::Program;
+use crate::output::nodes::{
+    drained_object, drained_text, lines, list_object, list_text, node_object,
+};
+use springtide_operations::drain::{self, DrainRequest};
+use springtide_operations::join::{self, JoinArgs};
+use springtide_operations::locate::default_config;
+use springtide_operations::node_state::{Health, health};
+use springtide_operations::options::GlobalArgs;
+use springtide_operations::process::{log_to_stderr, on_arbiter, on_runtime, start_log};
+use springtide_operations::program::Program;
+use springtide_operations::{node, nodes};
 
 /// The subcommands of `node`.
 #[derive(Subcommand, Clone, Debug)]
@@ -187,15 +189,15 @@ fn run(
 async fn list(file: &Path, json: bool) -> Result<(), Failed> {
     let nodes = nodes::list(file).await?;
     if json {
-        return print(&format!("{}\n", nodes.object()));
+        return print(&format!("{}\n", list_object(&nodes)));
     }
-    print(&nodes.text())
+    print(&list_text(&nodes))
 }
 
 async fn status(node: &str, file: &Path, json: bool) -> Result<(), Failed> {
     let row = nodes::status(node, file).await?;
     if json {
-        let mut object = row.object();
+        let mut object = node_object(&row);
         object["schema"] = SCHEMA.into();
         return print(&format!("{object}\n"));
     }

@@ -6,10 +6,10 @@ use clap::{Args, ValueHint};
 use springtide_actors::reservation::ReservationId;
 use springtide_cli::exit::Failed;
 
-use crate::operations::locate::default_config;
-use crate::operations::process::{on_arbiter, start_log};
-use crate::operations::slots::release;
-use crate::options::GlobalArgs;
+use springtide_operations::locate::default_config;
+use springtide_operations::options::GlobalArgs;
+use springtide_operations::process::{on_arbiter, start_log};
+use springtide_operations::slots::release;
 
 /// The options of `release`.
 #[derive(Args, Clone, Debug)]

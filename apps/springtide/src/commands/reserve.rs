@@ -9,13 +9,13 @@ use springtide_cli::format::SCHEMA;
 use springtide_cli::options::time;
 use springtide_cli::print::print;
 
-use crate::operations::agree::now;
-use crate::operations::attach::wait_for_grid;
-use crate::operations::process::{on_arbiter, start_log};
-use crate::operations::slots::{ReserveRequest, reserve};
-use crate::options::{GlobalArgs, GridArgs};
-use crate::output::print_early_failure;
 use crate::output::slots::line;
+use springtide_cli::print::print_early_failure;
+use springtide_operations::agree::now;
+use springtide_operations::attach::wait_for_grid;
+use springtide_operations::options::{GlobalArgs, GridArgs};
+use springtide_operations::process::{on_arbiter, start_log};
+use springtide_operations::slots::{ReserveRequest, reserve};
 
 /// The exit codes in the help.
 pub const EXIT_CODES: &str = "\

@@ -8,11 +8,11 @@ use springtide_cli::exit::{EXIT_CODES, Failed};
 use springtide_cli::print::print;
 use springtide_cli::run_end::RunEnd;
 
-use crate::operations::process::{on_arbiter, start_log};
-use crate::operations::run;
-use crate::operations::watch::RunRequest;
-use crate::options::{self, RunArgs, with_options};
-use crate::program::Program;
+use springtide_operations::options::{self, RunArgs, with_options};
+use springtide_operations::process::{on_arbiter, start_log};
+use springtide_operations::program::Program;
+use springtide_operations::run;
+use springtide_operations::watch::RunRequest;
 
 /// The command `run` with these subcommands.
 pub fn command(name: &'static str, jobs: Vec<Command>) -> Command {
@@ -111,7 +111,7 @@ mod tests {
     use springtide_runtime::config::Sources;
 
     use super::*;
-    use crate::shape::GridShape;
+    use springtide_operations::shape::GridShape;
 
     #[test]
     fn options_of_adaptation_override_the_config() {

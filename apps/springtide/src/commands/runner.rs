@@ -11,11 +11,11 @@ use springtide_cli::print::print;
 use springtide_runtime::command::EnvironmentVariable;
 use springtide_runtime::runner::{RunnerSpec, check_runner};
 
-use crate::operations::process::{on_arbiter, start_log};
-use crate::operations::runner::{BridgeRequest, bridge};
-use crate::options::GlobalArgs;
-use crate::program::Program;
-use crate::shape::GridShape;
+use springtide_operations::options::GlobalArgs;
+use springtide_operations::process::{on_arbiter, start_log};
+use springtide_operations::program::Program;
+use springtide_operations::runner::{BridgeRequest, bridge};
+use springtide_operations::shape::GridShape;
 
 /// The subcommands of `runner`.
 #[derive(Subcommand, Clone, Debug)]

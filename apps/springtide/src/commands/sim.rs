@@ -21,8 +21,8 @@ use springtide_experiments::workload::{WorkloadArgs, workload};
 use springtide_runtime::config;
 use springtide_runtime::net::LinkUnit;
 
-use crate::operations::process::start_log;
-use crate::options::GlobalArgs;
+use springtide_operations::options::GlobalArgs;
+use springtide_operations::process::start_log;
 
 /// The subcommands of `sim`.
 #[derive(Subcommand, Clone, Debug)]

@@ -6,9 +6,9 @@ use clap::{Subcommand, ValueHint};
 use springtide_cli::exit::Failed;
 use springtide_runtime::config::Format;
 
-use crate::operations::process::{log_to_stderr, on_arbiter};
-use crate::operations::{site, site_files};
-use crate::options::GlobalArgs;
+use springtide_operations::options::GlobalArgs;
+use springtide_operations::process::{log_to_stderr, on_arbiter};
+use springtide_operations::{site, site_files};
 
 /// The subcommands of `site`.
 #[derive(Subcommand, Clone, Debug)]

@@ -4,12 +4,12 @@ use clap::Subcommand;
 use springtide_cli::exit::Failed;
 use springtide_cli::print::print;
 
-use crate::operations::attach::wait_for_grid;
-use crate::operations::process::{on_arbiter, start_log};
-use crate::operations::slots::{list, offers_json};
-use crate::options::{GlobalArgs, GridArgs};
-use crate::output::print_early_failure;
 use crate::output::slots::text;
+use springtide_cli::print::print_early_failure;
+use springtide_operations::attach::wait_for_grid;
+use springtide_operations::options::{GlobalArgs, GridArgs};
+use springtide_operations::process::{on_arbiter, start_log};
+use springtide_operations::slots::{list, offers_json};
 
 /// Subcommands of the command `slots`.
 #[derive(Subcommand, Clone, Debug)]

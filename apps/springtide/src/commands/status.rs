@@ -6,11 +6,11 @@ use clap::{Args, ValueHint};
 use springtide_cli::exit::Failed;
 use springtide_cli::print::print;
 
-use crate::operations::life::status;
-use crate::operations::locate::default_config;
-use crate::operations::process::{on_arbiter, start_log};
-use crate::options::GlobalArgs;
 use crate::output::life::{life_object, life_text};
+use springtide_operations::life::status;
+use springtide_operations::locate::default_config;
+use springtide_operations::options::GlobalArgs;
+use springtide_operations::process::{on_arbiter, start_log};
 
 /// The exit codes in the help.
 pub const EXIT_CODES: &str = "\

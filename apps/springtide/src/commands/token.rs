@@ -13,12 +13,12 @@ use springtide_cli::options::{keyword_parser, time};
 use springtide_cli::print::print;
 use springtide_runtime::net::tls::calendar;
 
-use crate::operations::grid_files::program_name;
-use crate::operations::locate::default_config;
-use crate::operations::process::{on_arbiter, start_log};
-use crate::operations::tokens::{self, CreatedToken, RevokedToken, TokenList, TokenSettings};
-use crate::options::GlobalArgs;
 use crate::output::tokens::{join_attempts, object, table};
+use springtide_operations::grid_files::program_name;
+use springtide_operations::locate::default_config;
+use springtide_operations::options::GlobalArgs;
+use springtide_operations::process::{on_arbiter, start_log};
+use springtide_operations::tokens::{self, CreatedToken, RevokedToken, TokenList, TokenSettings};
 
 /// The role of a token, as an option.
 #[derive(Clone, Copy, Debug)]

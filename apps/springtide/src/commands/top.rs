@@ -7,9 +7,9 @@ use springtide_cli::exit::Failed;
 use springtide_dashboard::UrlFile;
 use springtide_dashboard::top::top;
 
-use crate::operations::attach::grid_config;
-use crate::operations::grid_files::dir_of;
-use crate::operations::locate::default_config;
+use springtide_operations::attach::grid_config;
+use springtide_operations::grid_files::dir_of;
+use springtide_operations::locate::default_config;
 
 /// The options of the command `top`.
 #[derive(Args, Clone, Debug)]

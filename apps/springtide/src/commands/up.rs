@@ -7,12 +7,12 @@ use clap::{Args, ValueHint};
 use springtide_cli::exit::Failed;
 use springtide_cli::options::time;
 
-use crate::operations::locate::default_config;
-use crate::operations::process::{on_arbiter, start_log};
-use crate::operations::{life, unit, up};
-use crate::options::GlobalArgs;
-use crate::program::ProgramVersion;
-use crate::shape::GridShape;
+use springtide_operations::locate::default_config;
+use springtide_operations::options::GlobalArgs;
+use springtide_operations::process::{on_arbiter, start_log};
+use springtide_operations::program::ProgramVersion;
+use springtide_operations::shape::GridShape;
+use springtide_operations::{life, unit, up};
 
 /// The exit codes in the help.
 pub const EXIT_CODES: &str = "\

@@ -5,7 +5,7 @@ use springtide_cli::exit::Failed;
 use springtide_cli::format::SCHEMA;
 use springtide_cli::print::print;
 
-use crate::program::Program;
+use springtide_operations::program::Program;
 
 /// The options of the command `version`.
 #[derive(Args, Clone, Debug)]

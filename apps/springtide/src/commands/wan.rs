@@ -19,14 +19,14 @@ use springtide_wan::set::LinkOverrides;
 use springtide_wan::shipped::{BuiltinFile, TOPOLOGIES};
 use springtide_wan::sys;
 
-use crate::operations::compose::ComposePlan;
-use crate::operations::doctor::doctor;
-use crate::operations::live::{self, LiveArgs};
-use crate::operations::network::{self, NetworkPrograms, NetworkSettings, RunningNetwork};
-use crate::operations::process::start_log;
-use crate::options::GlobalArgs;
 use crate::output::network::{profiles_text, status_text, up_text};
-use crate::program::Program;
+use springtide_operations::compose::ComposePlan;
+use springtide_operations::doctor::doctor;
+use springtide_operations::live::{self, LiveArgs};
+use springtide_operations::network::{self, NetworkPrograms, NetworkSettings, RunningNetwork};
+use springtide_operations::options::GlobalArgs;
+use springtide_operations::process::start_log;
+use springtide_operations::program::Program;
 
 /// The subcommands of `wan`.
 #[derive(Subcommand, Clone, Debug)]

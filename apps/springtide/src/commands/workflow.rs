@@ -3,11 +3,11 @@
 use clap::Subcommand;
 use springtide_cli::exit::Failed;
 
-use crate::operations::process::start_log;
-use crate::options::GlobalArgs;
-use crate::program::Program;
-use crate::workflow::run::{control, history};
-use crate::workflow::{check, formats, plan, run};
+use springtide_operations::options::GlobalArgs;
+use springtide_operations::process::start_log;
+use springtide_operations::program::Program;
+use springtide_workflow_engine::run::{control, history};
+use springtide_workflow_engine::{check, formats, plan, run};
 
 /// The subcommands of `workflow`.
 #[derive(Subcommand, Clone, Debug)]

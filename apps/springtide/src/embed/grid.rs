@@ -14,8 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::job::{Runnable, Submission};
 use super::service::{self, Order, Ready, ServiceOptions, ServiceSource};
 use super::{Error, blocking, program};
-use crate::operations::grid_files;
-use crate::shape::GridShape;
+use springtide_operations::grid_files;
+use springtide_operations::shape::GridShape;
 
 /// A grid that runs this program's tasks: one of its own, or one that is up.
 ///

@@ -18,7 +18,7 @@ use tokio::sync::{broadcast, oneshot, watch};
 use super::Error;
 use super::grid::Grid;
 use super::service::{JobChannel, JobOrder, Order};
-use crate::operations::netconf;
+use springtide_operations::netconf;
 
 /// The maximum length of an encoded job, in bytes. Each node of the job receives it.
 const JOB_MAX: usize = 64 << 20;
@@ -433,7 +433,7 @@ impl<T> std::fmt::Debug for JobHandle<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operations::grid_files;
+    use springtide_operations::grid_files;
 
     fn resolve(size: RequestedSize) -> Result<Resources, Error> {
         size.resolve(&grid_files::ad_hoc("2x2".parse().unwrap(), |sources| sources).unwrap().value)

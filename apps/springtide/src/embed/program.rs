@@ -12,8 +12,8 @@ use springtide_runtime::remote::{Hub, Published};
 use springtide_runtime::work::{Job, Registry, Task, TaskJob};
 
 use super::Error;
-use crate::operations::node;
-use crate::operations::process::{log_of_users_to_stderr, on_arbiter};
+use springtide_operations::node;
+use springtide_operations::process::{log_of_users_to_stderr, on_arbiter};
 
 /// The program of this process, once [`node`] has been called.
 static PROGRAM: OnceLock<LoadedProgram> = OnceLock::new();

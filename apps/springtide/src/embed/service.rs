@@ -35,12 +35,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use super::Error;
 use super::job::{HandleOrder, JobEnd, JobEvent, JobSnapshot, Progress};
 use super::logs::FollowedLogs;
-use crate::operations::attach::{Attachment, attach_with, grid_config};
-use crate::operations::grid;
-use crate::operations::grid_files::{self, Authority, LaunchPlan};
-use crate::operations::programs::{OfferError, OwnProgram};
-use crate::operations::scratch::GridDir;
-use crate::operations::signals::Signals;
+use springtide_operations::attach::{Attachment, attach_with, grid_config};
+use springtide_operations::grid;
+use springtide_operations::grid_files::{self, Authority, LaunchPlan};
+use springtide_operations::programs::{OfferError, OwnProgram};
+use springtide_operations::scratch::GridDir;
+use springtide_operations::signals::Signals;
 
 /// Timeout of a submission in the scheduler's queue.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);

@@ -4,7 +4,7 @@ use serde_json::json;
 use springtide_actors::files::catalogue::FileStatus;
 use springtide_cli::format::{SCHEMA, size};
 
-use crate::operations::inputs::places;
+use springtide_operations::inputs::places;
 
 /// Files as the object of `--json`.
 pub fn list_object(files: &[FileStatus]) -> String {
@@ -44,7 +44,15 @@ pub fn list_text(files: &[FileStatus]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operations::inputs::status_for_test as file;
+    use springtide_actors::files::FileEntry;
+
+    fn file(name: &str, clusters: &[(&str, u64)]) -> FileStatus {
+        let one = |&(cluster, bytes): &(&str, u64)| {
+            let sum = format!("{bytes:064}");
+            (cluster.into(), FileEntry { name: name.to_owned(), bytes, sum })
+        };
+        FileStatus { name: name.to_owned(), clusters: clusters.iter().map(one).collect() }
+    }
 
     #[test]
     fn files_are_listed_with_their_places() {

@@ -12,9 +12,9 @@ use springtide_cli::exit::Failed;
 use springtide_cli::format::{SCHEMA, seconds, size};
 use springtide_runtime::id::{ClusterId, JobId};
 
-use crate::operations::desk::entry::{JobEnd, JobUsage};
-use crate::operations::desk::{ArchiveEntry, Purged};
-use crate::operations::jobs::{END_PENDING, JobInfo, state};
+use springtide_operations::desk::entry::{JobEnd, JobUsage};
+use springtide_operations::desk::{ArchiveEntry, Purged};
+use springtide_operations::jobs::{END_PENDING, JobInfo, state};
 
 /// A plan as an object.
 pub fn plan_object(line: &str, plan: &Result<PlacementPlan, PlanError>) -> Value {
@@ -466,8 +466,8 @@ mod tests {
     use springtide_cli::exit::Exit;
 
     use super::*;
-    use crate::operations::desk::JobRecord;
-    use crate::operations::jobs::{
+    use springtide_operations::desk::JobRecord;
+    use springtide_operations::jobs::{
         after_some_submitted, check_plans, last_ended, not_purged, not_resizable,
     };
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use springtide_actors::scheduler::{HeadMember, HeadRole};
 use springtide_cli::format::{SCHEMA, many};
 
-use crate::operations::life::{GridLife, GridState};
+use springtide_operations::life::{GridLife, GridState};
 
 /// The state of a grid for people.
 pub fn life_text(life: &GridLife) -> String {
