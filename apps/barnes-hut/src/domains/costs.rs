@@ -1,5 +1,5 @@
-//! The costs of a domain's work: fixed ones, by which bodies are distributed, and the modelled times
-//! of simulations.
+//! The costs of a domain's work: fixed ones, by which bodies are distributed, and the modelled
+//! times of simulations.
 
 use serde::{Deserialize, Serialize};
 

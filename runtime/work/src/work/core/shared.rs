@@ -1,5 +1,5 @@
-//! The state of a pool and of its threads, as far as it is about tasks of a grid: halts, and results
-//! to reuse. The scheduler's part is [`PoolCore`].
+//! The state of a pool and of its threads, as far as it is about tasks of a grid: halts, and
+//! results to reuse. The scheduler's part is [`PoolCore`].
 
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;

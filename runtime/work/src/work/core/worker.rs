@@ -1,4 +1,5 @@
-//! The layer of a grid's tasks above the scheduler: what a compute thread of a node does with tasks.
+//! The layer of a grid's tasks above the scheduler: what a compute thread of a node does with
+//! tasks.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
