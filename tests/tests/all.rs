@@ -3,6 +3,7 @@
 mod bars;
 mod batch;
 mod collective;
+mod cycles;
 mod dependencies;
 mod domains;
 mod faults;

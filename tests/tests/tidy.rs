@@ -80,7 +80,7 @@ const TRAPS: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-fn sources(under: &Path, found: &mut Vec<PathBuf>) {
+pub(crate) fn sources(under: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(under).expect("a folder of the repository") {
         let path = entry.expect("its entry").path();
         if path.is_dir() {
@@ -93,7 +93,7 @@ fn sources(under: &Path, found: &mut Vec<PathBuf>) {
 
 /// Its code, without comments and without unit tests, which stand at the end or in files of their
 /// own.
-fn code(text: &str) -> String {
+pub(crate) fn code(text: &str) -> String {
     let text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or(text);
     let lines = text.lines().map(|line| line.split("//").next().unwrap_or(line));
     lines.collect::<Vec<_>>().join("\n")

@@ -12,7 +12,6 @@ use springtide_runtime::work::ParallelLoops;
 
 use crate::exact::ExactSum;
 use crate::loops::BODIES_PER_PIECE;
-use crate::shared::power_of_two_at_least;
 
 /// The approximate number of bodies in the mean.
 const SAMPLE_SIZE: usize = 8192;
@@ -119,6 +118,13 @@ fn stride(all: usize) -> Option<usize> {
     (all >= SAMPLE_BODIES_MIN).then_some(all / SAMPLE_SIZE)
 }
 
+/// The smallest power of two that is at least a positive finite number, within the normal range.
+pub(crate) fn power_of_two_at_least(value: f64) -> f64 {
+    let exponent = (value.to_bits() >> 52) & 0x7ff;
+    let below = f64::from_bits(exponent.clamp(1, 2045) << 52);
+    if value <= below { below } else { 2.0 * below }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -186,5 +192,14 @@ mod tests {
         assert_eq!(of_all(&huge).cube(0.0), ([1.7e308; 3], 1.0));
         let (centre, side) = of_all(&[[1e200; 3], [-1e200, 0.0, 1e-200]]).cube(0.0);
         assert!(centre.iter().all(|x| x.is_finite()) && side >= 2e200 && side.is_finite());
+    }
+
+    #[test]
+    fn powers_of_two_bound_from_above() {
+        for value in [1e-300, 0.3, 0.5, 1.0, 1.0000001, 3.0, 1e10, 1e100] {
+            let power = power_of_two_at_least(value);
+            assert!(power >= value && power / 2.0 < value, "{value} gave {power}");
+            assert_eq!(power.to_bits() << 12, 0, "{power} is a power of two");
+        }
     }
 }

@@ -6,8 +6,8 @@
 
 use crate::bodies::Bodies;
 use crate::forces::{self, BYTES_A_BODY};
-use crate::options::CellExpansion;
-use crate::shared::{Accuracy, Positions, Setup};
+use crate::setup::{Accuracy, CellExpansion, Setup};
+use crate::shared::Positions;
 
 /// The settings that were found.
 #[derive(Clone, Copy, Debug, PartialEq)]

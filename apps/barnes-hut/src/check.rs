@@ -10,7 +10,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use crate::shared::{Positions, Setup};
+use crate::setup::Setup;
+use crate::shared::Positions;
 
 /// Bytes per body in the output of [`exact`]: x, y, z as little-endian `f64`.
 pub const BYTES_A_BODY: usize = 24;
@@ -120,8 +121,7 @@ pub fn compare(pairs: impl Iterator<Item = ([f64; 3], [f64; 3])>) -> Option<Forc
 mod tests {
     use super::*;
     use crate::generate;
-    use crate::options::CellExpansion;
-    use crate::shared::Accuracy;
+    use crate::setup::{Accuracy, CellExpansion};
 
     #[test]
     fn samples_are_of_different_bodies_in_order_and_reach_all_of_them() {

@@ -28,9 +28,8 @@ use std::ops::Range;
 use crate::kernel::{
     Balls, CHUNK, Cuboid, Kernel, LANES, Lanes, Look, Quad, Rule, SelfPotential, SinkForces,
 };
-use crate::options::CellExpansion;
 use crate::series::{self, Derivatives, Far, SeriesGroup, TERMS, quads_side_by_side};
-use crate::shared::Setup;
+use crate::setup::{CellExpansion, Setup};
 use crate::tree::{BodyTree, Cells, reach_scale};
 
 /// Bytes per body in the output of [`compute`]: acceleration x, y, z and potential as little-endian

@@ -15,20 +15,23 @@ use serde_bytes::ByteBuf;
 use springtide_runtime::malleable;
 use springtide_runtime::share::{ObjectNeed, Version, Versioned};
 use springtide_runtime::work::{
-    Checkpoint, Context, InputError, Job, Outcome, ParallelLoops, PhaseClock, Registry, Stop, Task,
+    Checkpoint, Context, InputError, Job, Outcome, PhaseClock, Registry, Stop, Task,
 };
 
 use crate::bodies::Bodies;
 use crate::check::ForceError;
 use crate::domains::Domains;
+use crate::error::SimulationError;
 use crate::history::RunHistory;
-use crate::options::{BarnesHut, Broadcast, Distribution, Model, OptionError, SnapshotFormat};
+use crate::options::{BarnesHut, Broadcast, Distribution, Model, OptionError};
+use crate::output::{artefacts, due, line, outcome};
 use crate::picture::Camera;
 use crate::rungs::Rungs;
-use crate::shared::{Positions, PositionsChange, Setup};
+use crate::setup::Setup;
+use crate::shared::{Positions, PositionsChange};
 use crate::simulate::{self, InitialQuantities, Simulation, StepReport};
 use crate::tree::TreeScratch;
-use crate::{calibrate, check, forces, gadget, generate, read, write};
+use crate::{calibrate, check, forces, generate, read};
 
 use substep::Substep;
 use sums::AccelerationSums;
@@ -208,7 +211,7 @@ impl Job for BarnesHut {
             (eta, rungs) => eta.is_none() && rungs.is_none(),
         };
         if !fit {
-            return Err(simulate::SimulationError::OtherRungs.into());
+            return Err(SimulationError::OtherRungs.into());
         }
         let first = InitialQuantities { energy: first_energy, ..first };
         let simulation = Simulation::resume(bodies, &setup, dt, step, first).with_rungs(rungs);
@@ -481,60 +484,6 @@ impl BarnesHut {
         let shared = cx.get::<Positions>(0, positions)?;
         Ok(simulation.force_error(&shared, &sample, &sums))
     }
-}
-
-/// Makes the snapshot and the picture of a step, if they are due, and passes them to `keep` with
-/// their names.
-pub(crate) fn artefacts(
-    job: &BarnesHut,
-    camera: &Camera,
-    bodies: &Bodies,
-    (step, time): (u64, f64),
-    loops: &impl ParallelLoops<Stop: Into<Stop>>,
-    mut keep: impl FnMut(&str, Vec<u8>) -> Result<(), Stop>,
-) -> Result<(), Stop> {
-    if due(job.snapshot_every, step) {
-        let (extension, bytes) = match job.snapshot_format {
-            SnapshotFormat::Npy => ("npy", write::npy(bodies)),
-            SnapshotFormat::Csv => ("csv", write::csv(bodies)),
-            SnapshotFormat::Gadget => ("gadget", gadget::write(bodies, time)?),
-        };
-        keep(&format!("snapshot-{step:06}.{extension}"), bytes)?;
-    }
-    let draw = || -> Result<_, Stop> { Ok(camera.draw_by(loops, bodies).map_err(Into::into)??) };
-    if due(job.picture_every, step) {
-        keep(&format!("density-{step:06}.png"), draw()?)?;
-    }
-    if due(job.render, step) {
-        // Numbered without gaps, as programs need that make a video of frames.
-        keep(&format!("frame-{:06}.png", step / job.render), draw()?)?;
-    }
-    Ok(())
-}
-
-pub(crate) fn line(report: &StepReport) -> String {
-    let [x, y, z] = report.momentum;
-    let mut line = format!(
-        "step {}: energy {:.6} (error {:+.2e}), momentum ({x:+.2e}, {y:+.2e}, {z:+.2e}), angular \
-         momentum off by {:.1e}",
-        report.step,
-        report.energy(),
-        report.energy_error,
-        report.angular_momentum_error
-    );
-    if let Some(ForceError { rms, median, p99 }) = report.force_error {
-        line += &format!(", forces off by {rms:.1e} rms, {median:.1e} median, {p99:.1e} p99");
-    }
-    line
-}
-
-/// Whether an action with this interval in steps (0: never) is due.
-pub(crate) fn due(every: u64, step: u64) -> bool {
-    every > 0 && step.is_multiple_of(every)
-}
-
-pub(crate) fn outcome(bodies: &Bodies, history: &RunHistory) -> Outcome {
-    Outcome { checksum: bodies.checksum(), result: history.result(bodies.len()) }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use springtide_runtime::work::{ParallelLoops, Sequential};
 
-use crate::simulate::SimulationError;
+use crate::error::SimulationError;
 
 /// The number of bodies of a loop's piece: some 10 us of the cheapest work on them.
 pub(crate) const BODIES_PER_PIECE: usize = 4096;

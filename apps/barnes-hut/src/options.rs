@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::bodies::{Bodies, LARGEST};
 use crate::gadget;
 use crate::rungs::DEEPEST;
-use crate::shared::Accuracy;
+use crate::setup::Accuracy;
+pub use crate::setup::CellExpansion;
 
 /// Barnes-Hut N-body simulation. Units: G = 1.
 #[derive(Clone, Debug, PartialEq, Args, Serialize, Deserialize)]
@@ -395,18 +396,6 @@ pub enum Model {
     Disk,
     /// Two of them on a parabolic orbit
     Disks,
-}
-
-/// The form in which a far cell acts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub enum CellExpansion {
-    /// As a point at its centre of mass
-    Mono,
-    /// With its quadrupole moment: dearer, more exact
-    Quad,
-    /// With its quadrupole moment, and at a distance on a whole group of bodies at once: for exact
-    /// forces
-    Series,
 }
 
 /// The form in which positions are sent to the nodes.

@@ -1,5 +1,5 @@
-//! The shared objects of nodes: masses and settings once, positions once a step, and the tree that
-//! each node builds from them.
+//! The shared positions of bodies, published once a step, and the tree that each node builds from
+//! them and from the [constants](Setup) of the run.
 //!
 //! Positions are sent in single precision relative to a box. Forces are computed for these rounded
 //! positions, also by a sequential run. Inside the box lengths are measured in its sides and masses
@@ -11,95 +11,12 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::work::{BuiltOnce, Context, ParallelLoops, Sequential, Stop, collect};
 
-use crate::bodies::Bodies;
 use crate::bounds::CubeBounds;
 use crate::delta::{self, BEFORE, BODY, Delta, Malformed, PositionFrame};
 use crate::loops::BODIES_PER_PIECE;
-use crate::options::CellExpansion;
+use crate::setup::float;
+pub use crate::setup::{Accuracy, Setup};
 use crate::tree::{BodyTree, TreeScratch};
-
-/// The constants of a run: the computation of forces, and the masses. Published once.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Setup {
-    /// The highest moment of a far cell.
-    pub order: CellExpansion,
-    /// The opening angle, as size over distance.
-    pub theta: f64,
-    /// The Plummer softening length in the user's unit.
-    pub softening: f64,
-    /// The maximum number of bodies in a leaf.
-    pub leaf: u32,
-    /// The maximum number of bodies in a group.
-    pub group: u32,
-    /// The user's mass for a mass of 1 inside the box; a power of two.
-    pub mass_unit: f64,
-    /// The masses of bodies as little-endian `f32`.
-    #[serde(with = "serde_bytes")]
-    masses: Vec<u8>,
-    /// The wanted error of a cell, as a part of the acceleration there; if set, it replaces
-    /// `theta`.
-    #[serde(default)]
-    pub error: Option<f64>,
-}
-
-/// The parameters of forces; see [`Setup`].
-#[derive(Clone, Copy, Debug)]
-pub struct Accuracy {
-    /// The highest moment of a far cell.
-    pub order: CellExpansion,
-    /// The opening angle, as size over distance.
-    pub theta: f64,
-    /// The Plummer softening length in the user's unit.
-    pub softening: f64,
-    /// The maximum number of bodies in a leaf.
-    pub leaf: u32,
-    /// The maximum number of bodies in a group.
-    pub group: u32,
-}
-
-impl Setup {
-    /// The setup of a run over these bodies.
-    pub fn new(bodies: &Bodies, accuracy: Accuracy) -> Self {
-        let Accuracy { order, theta, softening, leaf, group } = accuracy;
-        let total = bodies.total_mass();
-        let mass_unit = if total > 0.0 { power_of_two_at_least(total) } else { 1.0 };
-        let inside = bodies.mass.iter().map(|m| (m / mass_unit) as f32);
-        let masses = inside.flat_map(f32::to_le_bytes).collect();
-        Self { order, theta, softening, leaf, group, mass_unit, masses, error: None }
-    }
-
-    /// A setup without bodies, for callers that hold masses themselves.
-    pub(crate) fn without_bodies(accuracy: Accuracy, error: Option<f64>, mass_unit: f64) -> Self {
-        let none = Self::new(&Bodies::default(), accuracy);
-        Self { mass_unit, error, ..none }
-    }
-
-    /// The setup with this wanted error: see [`Setup::error`].
-    pub fn with_error(self, error: Option<f64>) -> Self {
-        Self { error, ..self }
-    }
-
-    /// The number of bodies.
-    pub fn len(&self) -> usize {
-        self.masses.len() / 4
-    }
-
-    /// Whether there are no bodies.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// A body's mass in mass units.
-    #[inline]
-    pub(crate) fn mass(&self, body: usize) -> f32 {
-        float(&self.masses[4 * body..4 * body + 4])
-    }
-
-    /// The mass of each body in mass units.
-    pub(crate) fn masses(&self) -> impl ExactSizeIterator<Item = f32> + '_ {
-        self.masses.chunks_exact(4).map(float)
-    }
-}
 
 /// The places of bodies: a box and, within it, positions in single precision. Each step has a new
 /// version.
@@ -320,17 +237,6 @@ impl Positions {
     }
 }
 
-fn float(bytes: &[u8]) -> f32 {
-    f32::from_le_bytes(bytes.try_into().expect("four bytes"))
-}
-
-/// The smallest power of two that is at least a positive finite number, within the normal range.
-pub(crate) fn power_of_two_at_least(value: f64) -> f64 {
-    let exponent = (value.to_bits() >> 52) & 0x7ff;
-    let below = f64::from_bits(exponent.clamp(1, 2045) << 52);
-    if value <= below { below } else { 2.0 * below }
-}
-
 #[cfg(test)]
 mod tests {
     use springtide_runtime::wire::{decode_payload, encode_payload};
@@ -338,16 +244,8 @@ mod tests {
     use super::*;
     use crate::loops::OneThread;
     use crate::options::{BarnesHut, Model};
+    use crate::setup::CellExpansion;
     use crate::{generate, simulate};
-
-    #[test]
-    fn powers_of_two_bound_from_above() {
-        for value in [1e-300, 0.3, 0.5, 1.0, 1.0000001, 3.0, 1e10, 1e100] {
-            let power = power_of_two_at_least(value);
-            assert!(power >= value && power / 2.0 < value, "{value} gave {power}");
-            assert_eq!(power.to_bits() << 12, 0, "{power} is a power of two");
-        }
-    }
 
     #[test]
     fn positions_are_rounded_within_their_box() {

@@ -11,10 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::bodies::{Bodies, Motion, first_not_finite, length};
 use crate::check::{self, ForceError};
+pub use crate::error::SimulationError;
 use crate::forces::{self, BYTES_A_BODY};
 use crate::loops::{BODIES_PER_PIECE, Loops, OneThread};
 use crate::rungs::Rungs;
-use crate::shared::{Positions, Setup};
+use crate::setup::Setup;
+use crate::shared::Positions;
 use crate::tree::BodyTree;
 
 /// The quantities that are reported after each step, all at one time.
@@ -102,33 +104,6 @@ struct ForceScratch {
     rows: Vec<[u8; BYTES_A_BODY]>,
     /// The index of each body in the tree's order.
     places: Vec<AtomicU32>,
-}
-
-/// The reason why a simulation cannot start or continue.
-#[derive(Debug, thiserror::Error)]
-pub enum SimulationError {
-    /// A position or velocity is not a finite number.
-    #[error(
-        "step {step}: body {body} has left the range of numbers; a smaller --dt or a larger \
-         --softening may help"
-    )]
-    NotFinite {
-        /// The number of the step (0: before the first).
-        step: u64,
-        /// The index of the first such body.
-        body: usize,
-    },
-    /// The forces are for another number of bodies.
-    #[error("forces of {got} bytes came where {expected} were due")]
-    WrongForces {
-        /// The expected number of bytes.
-        expected: usize,
-        /// The actual number of bytes.
-        got: usize,
-    },
-    /// A saved state does not belong to the run.
-    #[error("the saved block time steps do not belong to this run; start it again")]
-    OtherRungs,
 }
 
 /// Forces on bodies in the tree's order, in one or more pieces of [`crate::forces::compute`]'s
@@ -590,8 +565,8 @@ pub fn run_simulation(
 mod tests {
     use super::*;
     use crate::generate;
-    use crate::options::{BarnesHut, CellExpansion, Model};
-    use crate::shared::Accuracy;
+    use crate::options::{BarnesHut, Model};
+    use crate::setup::{Accuracy, CellExpansion};
 
     fn accuracy(theta: f64, softening: f64) -> Accuracy {
         Accuracy { order: CellExpansion::Quad, theta, softening, leaf: 16, group: 64 }

@@ -7,8 +7,8 @@ use springtide_runtime::work::Sequential;
 
 use crate::forces::Lists;
 use crate::kernel::{Kernel, LANES, Quad, Rule};
-use crate::options::CellExpansion;
-use crate::shared::{Positions, Setup};
+use crate::setup::{CellExpansion, Setup};
+use crate::shared::Positions;
 use crate::tree::{BodyTree, TreeScratch};
 
 /// Interactions of all bodies: the number of pairs of a body and a list's entry.

@@ -17,13 +17,12 @@ use serde::{Deserialize, Serialize};
 use toml::Value;
 
 use super::grid::{ClusterSection, SlurmSection};
-use super::jobs::ArgumentList;
 use super::problem::nearest;
 use super::schema::{
     Fallback::{Absent, Is, Optional},
     Leaf, section,
 };
-use super::units::{Size, Time, choice, text_value};
+use super::units::{ArgumentList, Size, Time, choice, text_value};
 use super::{Checker, Config, Sources, load};
 
 /// The largest compiled pattern, in bytes. The presets need half of it.

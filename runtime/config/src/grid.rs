@@ -9,26 +9,22 @@ use std::time::Duration;
 
 use super::alias::check_aliases;
 use super::batch::{BatchSection, check_batch};
-use super::jobs::ArgumentList;
 use super::problem::nearest;
 use super::schema::{
     Fallback::{Absent, Elements, Is, Optional, Required, Section},
     section,
 };
-use super::ssh::SshHostsError;
+use super::ssh::{SshHostsError, SshSection};
 use super::ssh_directives::refused_option;
 use super::units::{
-    BoundedInt, ByteRate, Congestion, Format, HostPort, HostPorts, Level, Mode, Name, Pair, Ports,
-    Provider, SitePlace, Size, Steal, Time,
+    ArgumentList, BoundedInt, ByteRate, Congestion, Format, HostPort, HostPorts, Level, Mode, Name,
+    Pair, Ports, Provider, SitePlace, Size, Steal, Time,
 };
 use super::workload::SchedulingSection;
-use super::{Checker, Config};
+use super::{CONFIG_VERSION, Checker, Config};
 
 /// A longer round trip is a mistake of units.
 const RTT_MAX: Duration = Duration::from_secs(10);
-
-/// The newest version of config files that this program reads.
-pub const CONFIG_VERSION: u32 = 1;
 
 section! {
     /// A grid: clusters of nodes, the links between them, and the parameters of its jobs.
@@ -277,26 +273,6 @@ section! {
         missing_timeout: Time = Is("\"60s\"");
         /// Time for which an idle node is kept.
         keep: Time = Is("\"2s\"");
-    }
-
-    /// Hosts reached by ssh, without passwords.
-    ///
-    /// A node there listens where ssh reached its host, unless [net] says otherwise. `head.bind`
-    /// must be an address that they reach.
-    SshSection {
-        /// Hosts, and the number of nodes on each.
-        hosts: BTreeMap<String, String> = Absent("{ \"n1.example.org\" = \"8\", \
-            \"me@n2.example.org:2222\" = \"4\" }");
-        /// Path of the ssh command.
-        command: PathBuf = Is("\"ssh\"");
-        /// Options of ssh, as in its config file, except those that an unattended connection
-        /// always sets itself.
-        options: BTreeMap<String, String> = Absent("{ IdentityFile = \"/home/me/.ssh/grid\" }");
-        /// Directory of the nodes' files on the hosts; relative to the home directory unless it
-        /// starts with a slash.
-        dir: PathBuf = Is("\".springtide\"");
-        /// Time limit of a command.
-        answer_timeout: Time = Is("\"20s\""), alias "answer_within";
     }
 
     /// The network of a process.

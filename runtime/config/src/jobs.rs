@@ -7,31 +7,13 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-use toml::Value;
-
-use super::grid::CONFIG_VERSION;
 use super::schema::{
     Fallback::{Absent, Elements, Examples, Is, Required},
-    Leaf, section,
+    section,
 };
-use super::units::{BoundedInt, Name, Size, Time};
-use super::{Checker, Config, JobKind, Placing};
+use super::units::{ArgumentList, BoundedInt, Name, Size, Time};
+use super::{CONFIG_VERSION, Checker, Config, JobKind, Placing};
 use crate::files::check_name;
-
-/// A list of words, written `["--size", "12"]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ArgumentList(pub Vec<String>);
-
-impl Leaf for ArgumentList {
-    fn read(value: &Value) -> Result<Self, String> {
-        let word = |word: &Value| word.as_str().filter(|w| !w.contains('\0')).map(str::to_owned);
-        let words = value.as_array().and_then(|all| all.iter().map(word).collect());
-        words.map(Self).ok_or_else(|| {
-            format!("must be texts in a list such as [\"--size\", \"12\"], found {value}")
-        })
-    }
-}
 
 section! {
     /// Jobs that are submitted together.

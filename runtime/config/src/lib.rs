@@ -8,6 +8,7 @@ mod alias;
 mod batch;
 mod grid;
 mod jobs;
+mod limits;
 mod links;
 mod node;
 mod problem;
@@ -43,12 +44,13 @@ pub use batch::{
     TextPiece, TextTemplate,
 };
 pub use grid::{
-    AdaptationSection, CONFIG_VERSION, ClusterSection, ClusterSlotsSection, DashboardSection,
-    FilesSection, GridConfig, HeadSection, HostSize, JoinSection, LinkSection, LogSection,
-    NetSection, ProgramsSection, RunSection, SlurmSection, SshSection, StandbySection,
-    StatsSection, TlsSection, WeightsSection, WorkSection,
+    AdaptationSection, ClusterSection, ClusterSlotsSection, DashboardSection, FilesSection,
+    GridConfig, HeadSection, HostSize, JoinSection, LinkSection, LogSection, NetSection,
+    ProgramsSection, RunSection, SlurmSection, StandbySection, StatsSection, TlsSection,
+    WeightsSection, WorkSection,
 };
-pub use jobs::{ArgumentList, ComponentSection, JobComponent, JobSection, JobSizes, JobsConfig};
+pub use jobs::{ComponentSection, JobComponent, JobSection, JobSizes, JobsConfig};
+pub use limits::{allowed_delay, allowed_share};
 pub use links::{InsideSection, LinksConfig};
 pub use node::{HeadContact, HostShareSection, IdentitySection, NodeConfig, NodeLogSection};
 pub use problem::{ConfigError, ConfigProblem, SpellingWarning, ValueOrigin, nearest};
@@ -56,15 +58,16 @@ pub use profile::{LinkProperties, ProfileConfig, profile, profiles};
 pub use reference::{KeyDescription, KeyFallback, describe};
 pub use scenario::{
     AppSection, EventSection, LineSection, PaperSection, PlaceSection, ScenarioConfig,
-    ScenarioJobSection, WideSection, allowed_delay, allowed_share,
+    ScenarioJobSection, WideSection,
 };
 pub use site::SiteConfig;
-pub use ssh::{SshHost, SshHostsError};
+pub use ssh::{SshHost, SshHostsError, SshSection};
 pub use ssh_directives::{SSH_DIRECTIVES, SshDirective, SshTreatment, unattended_options};
 pub use topology::{SiteSection, TopologyConfig};
 pub use units::{
-    App, BoundedInt, ByteRate, Congestion, Format, Happening, HostPort, HostPorts, Level, Mode,
-    Name, Pair, Ports, Provider, Role, Share, SitePlace, Size, Steal, Subnet, ThreadCounts, Time,
+    App, ArgumentList, BoundedInt, ByteRate, Congestion, Format, Happening, HostPort, HostPorts,
+    Level, Mode, Name, Pair, Ports, Provider, Role, Share, SitePlace, Size, Steal, Subnet,
+    ThreadCounts, Time,
 };
 
 pub use workload::{
@@ -75,6 +78,9 @@ pub use workload::{
 
 use schema::ConfigSchema;
 use tree::{ConfigTree, Findings, Layer};
+
+/// The newest version of config files that this program reads.
+pub const CONFIG_VERSION: u32 = 1;
 
 /// The prefix of environment variables that override keys.
 const ENV_PREFIX: &str = "SPRINGTIDE_";

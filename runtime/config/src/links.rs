@@ -5,14 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use super::grid::CONFIG_VERSION;
-use super::scenario::{LineSection, WideSection, check_delay, check_line, check_lines, check_rate};
+use super::limits::{check_delay, check_rate};
+use super::scenario::{LineSection, WideSection, check_line, check_lines};
 use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     section,
 };
 use super::units::{BoundedInt, ByteRate, Name, Time};
-use super::{Checker, Config};
+use super::{CONFIG_VERSION, Checker, Config};
 
 section! {
     /// The links and machines of a grid.

@@ -3,15 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::grid::{
-    CONFIG_VERSION, LinkSection, NetSection, WorkSection, check_links, check_net, check_work,
-};
+use super::grid::{LinkSection, NetSection, WorkSection, check_links, check_net, check_work};
 use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     section,
 };
 use super::units::{BoundedInt, Format, HostPort, HostPorts, Level, Name, Size};
-use super::{Checker, Config};
+use super::{CONFIG_VERSION, Checker, Config};
 
 section! {
     /// The config of one node.

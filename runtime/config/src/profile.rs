@@ -5,7 +5,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::scenario::{check_delay, check_rate, check_share};
+use super::limits::{check_delay, check_rate, check_share};
 use super::schema::{
     Fallback::{Absent, Required},
     section,

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use springtide_base::processors::Processors;
 
-use super::grid::{AdaptationSection, CONFIG_VERSION};
+use super::grid::AdaptationSection;
+use super::limits::{check_delay, check_rate, check_share};
 use super::problem::nearest;
 use super::profile::{LinkProperties, LinkValues, profile, profiles};
 use super::schema::{
@@ -20,10 +21,7 @@ use super::schema::{
 use super::units::{
     App, BoundedInt, ByteRate, Happening, Name, Pair, Role, Share, Steal, ThreadCounts, Time,
 };
-use super::{Checker, Config};
-
-/// A longer delay is a mistake of units.
-const DELAY_MAX: Duration = Duration::from_secs(10);
+use super::{CONFIG_VERSION, Checker, Config};
 
 /// The least interval of a repeated event. One that recurs at once would never end.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -515,56 +513,11 @@ pub(super) fn check_line(
     check_profile(own.profile, &path("profile"), checker);
 }
 
-pub(super) fn check_rate(rate: Option<ByteRate>, path: &str, checker: &mut Checker<'_>) {
-    if rate.is_some_and(|rate| !rate.carries()) {
-        let reason = "nothing passes at this rate: give at least \"1B/s\", or leave it out where \
-            there \
-                      is no limit";
-        checker.report(path, reason);
-    }
-}
-
 pub(super) fn check_profile(name: Option<&str>, path: &str, checker: &mut Checker<'_>) {
     if let Some(name) = name.filter(|name| profile(name).is_none()) {
         let reason = format!("there is no profile named \"{}\"", name.escape_default());
         let names = profiles().iter().map(|profile| profile.name.as_str());
         checker.report_with_suggestion(path, reason, nearest(name, names));
-    }
-}
-
-pub(super) fn check_share(share: Option<f64>, path: &str, checker: &mut Checker<'_>) {
-    if let Some(Err(reason)) = share.map(allowed_share) {
-        checker.report(path, reason);
-    }
-}
-
-pub(super) fn check_delay(rtt: Option<Time>, path: &str, checker: &mut Checker<'_>) {
-    if let Some(Err(reason)) = rtt.map(allowed_delay) {
-        checker.report(path, reason);
-    }
-}
-
-/// Checks that a share is valid.
-///
-/// # Errors
-/// A description of valid shares.
-pub fn allowed_share(share: f64) -> Result<f64, String> {
-    if (0.0..=1.0).contains(&share) {
-        Ok(share)
-    } else {
-        Err(format!("must lie within 0 and 1, found {share}"))
-    }
-}
-
-/// Checks that the delay of a link is valid.
-///
-/// # Errors
-/// A description of valid delays.
-pub fn allowed_delay(delay: Time) -> Result<Time, String> {
-    if delay.get() <= DELAY_MAX {
-        Ok(delay)
-    } else {
-        Err(format!("must be at most \"10s\", found \"{delay}\""))
     }
 }
 

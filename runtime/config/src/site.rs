@@ -3,14 +3,13 @@
 
 use std::path::PathBuf;
 
-use super::grid::CONFIG_VERSION;
 use super::node::{HeadContact, IdentitySection, NodeLogSection};
 use super::schema::{
     Fallback::{Is, Required, Section},
     section,
 };
 use super::units::{BoundedInt, Name};
-use super::{Checker, Config};
+use super::{CONFIG_VERSION, Checker, Config};
 
 section! {
     /// A cluster's site in its own process.

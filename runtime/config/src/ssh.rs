@@ -1,8 +1,39 @@
-//! The hosts of an ssh cluster: their format, and the nodes of each.
+//! The hosts of an ssh cluster: their section and format, and the nodes of each.
 //!
 //! Independent of how a host is reached.
+// Doc lines of keys are also the template's comments, where `[net]` is a section's name, no link.
+#![allow(rustdoc::broken_intra_doc_links)]
 
-use super::grid::SshSection;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::schema::{
+    Fallback::{Absent, Is},
+    section,
+};
+use super::units::Time;
+
+section! {
+    /// Hosts reached by ssh, without passwords.
+    ///
+    /// A node there listens where ssh reached its host, unless [net] says otherwise. `head.bind`
+    /// must be an address that they reach.
+    SshSection {
+        /// Hosts, and the number of nodes on each.
+        hosts: BTreeMap<String, String> = Absent("{ \"n1.example.org\" = \"8\", \
+            \"me@n2.example.org:2222\" = \"4\" }");
+        /// Path of the ssh command.
+        command: PathBuf = Is("\"ssh\"");
+        /// Options of ssh, as in its config file, except those that an unattended connection
+        /// always sets itself.
+        options: BTreeMap<String, String> = Absent("{ IdentityFile = \"/home/me/.ssh/grid\" }");
+        /// Directory of the nodes' files on the hosts; relative to the home directory unless it
+        /// starts with a slash.
+        dir: PathBuf = Is("\".springtide\"");
+        /// Time limit of a command.
+        answer_timeout: Time = Is("\"20s\""), alias "answer_within";
+    }
+}
 
 /// A host that is reached by ssh.
 #[derive(Clone, Debug, PartialEq, Eq)]

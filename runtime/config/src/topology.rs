@@ -4,19 +4,18 @@
 
 use std::collections::BTreeMap;
 
-use super::grid::CONFIG_VERSION;
+use super::limits::{check_delay, check_rate};
 use super::problem::nearest;
 use super::profile::LinkProperties;
 use super::scenario::{
-    LineSection, WideSection, check_delay, check_line, check_lines, check_profile, check_rate,
-    line_between,
+    LineSection, WideSection, check_line, check_lines, check_profile, line_between,
 };
 use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     section,
 };
 use super::units::{BoundedInt, ByteRate, Name, Pair, Subnet, Time};
-use super::{Checker, Config};
+use super::{CONFIG_VERSION, Checker, Config};
 
 /// The most clusters, and the most nodes of each. Address 254 is a cluster's gateway, and 255 is
 /// unused.

@@ -746,6 +746,20 @@ impl Leaf for ThreadCounts {
     }
 }
 
+/// A list of words, written `["--size", "12"]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArgumentList(pub Vec<String>);
+
+impl Leaf for ArgumentList {
+    fn read(value: &Value) -> Result<Self, String> {
+        let word = |word: &Value| word.as_str().filter(|w| !w.contains('\0')).map(str::to_owned);
+        let words = value.as_array().and_then(|all| all.iter().map(word).collect());
+        words.map(Self).ok_or_else(|| {
+            format!("must be texts in a list such as [\"--size\", \"12\"], found {value}")
+        })
+    }
+}
+
 /// Makes a choice of words: the enum, its words and its parser.
 macro_rules! choice {
     ($(#[$about:meta])* $name:ident {

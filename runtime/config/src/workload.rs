@@ -13,15 +13,14 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use toml::Value;
 
-use super::grid::CONFIG_VERSION;
+use super::limits::check_share;
 use super::problem::nearest;
-use super::scenario::check_share;
 use super::schema::{
     Fallback::{Absent, Elements, Examples, Is, Required, Section},
     Leaf, section,
 };
 use super::units::{BoundedInt, Name, Time, choice};
-use super::{Checker, Config};
+use super::{CONFIG_VERSION, Checker, Config};
 
 choice! {
     /// The order in which jobs get free processors.

@@ -16,7 +16,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::envelope::{Envelope, Reply, code};
 use super::hub::Hub;
-use super::published::{ByteReservation, Permit, Sender, ServeError};
+use super::published::{ByteReservation, Permit, ServeError};
+use super::sender::Sender;
 use super::{DEFAULT_DEADLINE, Refusal, RemoteMessage};
 use crate::id::{Incarnation, NodeId, Peer};
 use crate::net::{Class, SendError};

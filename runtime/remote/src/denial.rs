@@ -7,8 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::error::Refusal;
-use super::hub::Hub;
-use super::published::MessageOrigin;
+use super::sender::MessageOrigin;
 use crate::id::NodeId;
 
 /// Interval in which at most one line per peer is logged.
@@ -79,27 +78,17 @@ impl Denials {
         let before = state.logged.insert(node.clone(), (now, 0));
         Some(before.map_or(0, |(_, suppressed)| suppressed))
     }
-}
 
-impl Hub {
-    /// Counts and logs a message that was refused because of its sender's rights.
-    pub(super) fn record_refusal(&self, from: &MessageOrigin, message: &'static str, why: Refusal) {
-        if !why.concerns_rights() {
-            return;
-        }
-        if why.is_denial() {
-            self.count(|counters| &counters.denied_in);
-        } else {
-            self.count(|counters| &counters.outdated_in);
-        }
-        let Some(suppressed) = self.denials.count(&from.peer.node, message, why) else { return };
+    /// Counts a message that was refused because of its sender's rights, and logs it.
+    pub(super) fn record(&self, from: &MessageOrigin, message: &'static str, why: Refusal) {
+        let Some(suppressed) = self.count(&from.peer.node, message, why) else { return };
         let (peer, role) = (&from.peer, from.role);
         if !why.is_denial() {
             tracing::info!(%peer, ?role, message, %why, suppressed, "a message is refused");
             return;
         }
         tracing::warn!(%peer, ?role, message, %why, suppressed, "a message is denied");
-        if let Some(observer) = self.denials.observer.get() {
+        if let Some(observer) = self.observer.get() {
             observer(&Denial { from: from.clone(), message, why, suppressed });
         }
     }

@@ -4,7 +4,6 @@
 //! messages.
 
 use std::collections::BTreeMap;
-use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -18,8 +17,8 @@ use super::caller::Calls;
 use super::denial::{Denial, Denials};
 use super::error::Refusal;
 use super::published::{Directory, Publication, Published};
-use super::request::Remote;
-use crate::id::{NodeId, Peer};
+use super::sender::MessageOrigin;
+use crate::id::Peer;
 use crate::net::{LinkError, Net, NetworkHandler, Undelivered};
 use crate::wire::Kind;
 
@@ -163,12 +162,6 @@ impl Hub {
         self.directory.remove_entry(&publication.name, &publication.entry)
     }
 
-    /// A handle to the actor published as `actor` on `node`, which may be this node. Nothing is
-    /// sent; calls show whether the actor exists.
-    pub fn remote<A>(self: &Arc<Self>, node: &NodeId, actor: &str) -> Remote<A> {
-        Remote { hub: Arc::clone(self), node: node.clone(), name: actor.into(), actor: PhantomData }
-    }
-
     /// Closes the hub: removes all published names and fails calls under way and later ones with
     /// `Closed`.
     pub fn close(&self) {
@@ -179,6 +172,20 @@ impl Hub {
     /// The counters of the hub.
     pub fn stats(&self) -> HubStats {
         self.counters.snapshot()
+    }
+
+    /// Counts and logs a message that was refused because of its sender's rights. Other refusals
+    /// are not counted here.
+    pub(super) fn record_refusal(&self, from: &MessageOrigin, message: &'static str, why: Refusal) {
+        if !why.concerns_rights() {
+            return;
+        }
+        if why.is_denial() {
+            self.count(|counters| &counters.denied_in);
+        } else {
+            self.count(|counters| &counters.outdated_in);
+        }
+        self.denials.record(from, message, why);
     }
 
     pub(super) fn count(&self, which: impl FnOnce(&Counters) -> &AtomicU64) {

@@ -29,6 +29,7 @@ mod hub;
 mod message;
 mod published;
 mod request;
+mod sender;
 #[cfg(test)]
 mod tests;
 
@@ -46,10 +47,11 @@ pub use error::{Refusal, RemoteError};
 pub use hub::{Hub, HubStats};
 pub use message::{Receives, RemoteMessage};
 pub use published::{
-    ACTOR_BYTES_MAX, ACTOR_IN_FLIGHT_MAX, MESSAGE_WEIGHT_MAX, MessageOrigin, Publication,
-    Published, ReceivedMessage, Sender, SenderCheck,
+    ACTOR_BYTES_MAX, ACTOR_IN_FLIGHT_MAX, MESSAGE_WEIGHT_MAX, Publication, Published,
+    ReceivedMessage,
 };
 pub use request::{Remote, RemoteRequest};
+pub use sender::{MessageOrigin, Sender, SenderCheck};
 
 /// Default time that a call waits for its reply.
 pub const DEFAULT_DEADLINE: std::time::Duration = std::time::Duration::from_secs(30);

@@ -24,8 +24,7 @@ use super::callee::InboundMessage;
 use super::error::Refusal;
 use super::hub::Hub;
 use super::message::RemoteMessage;
-use crate::id::Peer;
-use crate::net::tls::Role;
+use super::sender::{MessageOrigin, Sender, SenderCheck};
 use crate::wire::{self, Kind, WireError};
 
 /// Maximum number of messages of all callers in flight to one published actor.
@@ -172,57 +171,6 @@ pub(super) enum ServeError {
     Refused(Refusal),
 }
 
-/// The sender of a message from another node, as its link's certificate names it.
-#[derive(Clone, Copy, Debug)]
-pub struct Sender<'a> {
-    /// Node of the sender, with the incarnation of its hello.
-    pub peer: &'a Peer,
-    /// Role in the certificate; `None` on networks without certificates, which allow every message.
-    pub role: Option<Role>,
-}
-
-impl Sender<'_> {
-    /// Checks that the sender has one of these roles.
-    ///
-    /// # Errors
-    /// [`Refusal::Role`].
-    pub fn is(&self, roles: &[Role]) -> Result<(), Refusal> {
-        match self.role {
-            Some(role) if !roles.contains(&role) => Err(Refusal::Role),
-            _ => Ok(()),
-        }
-    }
-
-    /// Checks a message's claim about its sender.
-    ///
-    /// # Errors
-    /// [`Refusal::Identity`].
-    pub fn holds(&self, claim: impl FnOnce(&Peer) -> bool) -> Result<(), Refusal> {
-        if claim(self.peer) { Ok(()) } else { Err(Refusal::Identity) }
-    }
-}
-
-/// The sender of a message from another node, in owned form: see [`Sender`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MessageOrigin {
-    /// Node of the sender, with the incarnation of its hello.
-    pub peer: Peer,
-    /// Role in the certificate; `None` on networks without certificates.
-    pub role: Option<Role>,
-}
-
-impl MessageOrigin {
-    /// Copies a sender into owned form.
-    pub fn of(sender: &Sender<'_>) -> Self {
-        Self { peer: sender.peer.clone(), role: sender.role }
-    }
-
-    /// Borrows the origin as a sender.
-    pub fn sender(&self) -> Sender<'_> {
-        Sender { peer: &self.peer, role: self.role }
-    }
-}
-
 /// A message from another node with its origin, for an actor that checks the sender when it handles
 /// the message.
 ///
@@ -251,9 +199,6 @@ impl<M> ReceivedMessage<M> {
 
 #[derive(Clone, Default)]
 struct JudgedMessage(Arc<OnceLock<Refusal>>);
-
-/// A function that decides whether a sender may send a message.
-pub type SenderCheck<M> = fn(&Sender<'_>, &M) -> Result<(), Refusal>;
 
 /// An acceptor with the message's type, but with the actor's type erased.
 pub(super) struct TypedAcceptor<M: RemoteMessage> {

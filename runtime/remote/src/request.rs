@@ -25,10 +25,18 @@ use crate::id::NodeId;
 /// A message to an actor of this node is neither encoded nor sent; the same bounds and errors
 /// apply.
 pub struct Remote<A> {
-    pub(super) hub: Arc<Hub>,
-    pub(super) node: NodeId,
-    pub(super) name: Arc<str>,
-    pub(super) actor: PhantomData<fn(A)>,
+    hub: Arc<Hub>,
+    node: NodeId,
+    name: Arc<str>,
+    actor: PhantomData<fn(A)>,
+}
+
+impl Hub {
+    /// A handle to the actor published as `actor` on `node`, which may be this node. Nothing is
+    /// sent; calls show whether the actor exists.
+    pub fn remote<A>(self: &Arc<Self>, node: &NodeId, actor: &str) -> Remote<A> {
+        Remote { hub: Arc::clone(self), node: node.clone(), name: actor.into(), actor: PhantomData }
+    }
 }
 
 impl<A> Clone for Remote<A> {

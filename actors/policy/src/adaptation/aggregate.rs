@@ -34,9 +34,8 @@ use springtide_base::id::{ClusterId, NodeId};
 use springtide_base::processors::Processors;
 
 use super::memory::Memory;
-use super::number::{ExactSum, Float, float, maybe_float};
+use super::number::{ExactSum, Float, float, is_default, is_rate, maybe_float};
 use super::settings::{AdaptationSettings, Weights};
-use super::snapshot::is_rate;
 use super::worker::{Field, IDLE_FROM, ImplausibleValue, SPEEDS, WorkerStats};
 
 fn one_processor() -> Processors {
@@ -45,11 +44,6 @@ fn one_processor() -> Processors {
 
 fn is_one_processor(processors: &Processors) -> bool {
     *processors == Processors::ONE
-}
-
-/// Whether a value need not be sent, since the receiver assumes it.
-pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 /// Parameters that all cluster coordinators share, so that their worst workers are comparable. They

@@ -6,43 +6,8 @@ use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, NodeId};
 use springtide_base::processors::Processors;
 
-use super::memory::Measured;
+use super::change::{Prediction, RemovalCause};
 use super::reason::Reason;
-
-/// Cause of a node's removal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RemovalCause {
-    /// Much slower than the others.
-    Slow,
-    /// Its link to the other clusters is too slow for the application.
-    Link,
-    /// It is healthy, but the job has more processors than it can use or may have.
-    Surplus,
-    /// A better node replaces it.
-    Replaced,
-    /// It was declared dead.
-    Crashed,
-}
-
-impl RemovalCause {
-    /// Whether the cause lies in the node. Then it is not requested again for a while.
-    pub fn is_for_cause(self) -> bool {
-        matches!(self, RemovalCause::Slow | RemovalCause::Link | RemovalCause::Crashed)
-    }
-}
-
-impl std::fmt::Display for RemovalCause {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            RemovalCause::Slow => "it is slow",
-            RemovalCause::Link => "its link is too slow for the application",
-            RemovalCause::Surplus => "the job has more processors than it can use",
-            RemovalCause::Replaced => "a better node takes its place",
-            RemovalCause::Crashed => "it crashed",
-        })
-    }
-}
 
 /// A request to the scheduler. It states what the job *needs*; the grant may be smaller.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -108,9 +73,6 @@ pub enum AdaptationAction {
         cluster: ClusterId,
     },
 }
-
-/// Predicted state of the job once the actions have settled.
-pub type Prediction = Measured;
 
 /// A notable property of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

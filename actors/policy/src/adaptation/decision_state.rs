@@ -7,14 +7,14 @@ use springtide_base::id::{ClusterId, NodeId};
 use springtide_base::processors::Processors;
 
 use super::aggregate::{ClusterAggregate, JobAggregate, RatedWorker, believed};
-use super::decision::{AdaptationAction, Flag, Prediction, SchedulerRequest};
+use super::change::{Aim, Measured, Prediction, QuarantineSubject, Term};
+use super::decision::{AdaptationAction, Flag, SchedulerRequest};
 use super::links::LinkRanking;
-use super::memory::{
-    Aim, Iterations, Measured, Memory, QuarantineEntry, QuarantineSubject, Term, Trial,
-};
+use super::memory::{Iterations, Memory, QuarantineEntry, Trial};
+use super::number::is_rate;
 use super::reason::{Reason, RootMoveReason};
 use super::settings::AdaptationSettings;
-use super::snapshot::{Snapshot, is_rate};
+use super::snapshot::Snapshot;
 
 /// Maximum wait for a whole iteration, in iterations of the usual length.
 const PATIENCE: u32 = 3;

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, NodeId};
 
+use super::change::QuarantineSubject;
 use super::decision::{AdaptationAction, Decision};
-use super::memory::{Memory, QuarantineSubject};
+use super::memory::Memory;
 use super::reason::Reason;
 use super::settings::AdaptationSettings;
 use super::snapshot::Snapshot;

@@ -2,9 +2,10 @@
 
 use springtide_base::processors::Processors;
 
-use super::decision::{AdaptationAction, Prediction};
+use super::change::{Aim, Prediction};
+use super::decision::AdaptationAction;
 use super::decision_state::DecisionState;
-use super::memory::{Aim, Memory, Trial};
+use super::memory::{Memory, Trial};
 use super::reason::{QuarantineEndReason, Reason};
 
 /// Tolerance that keeps a whole number from being lost to rounding: 0.6 * 20 / 0.4 is 30.

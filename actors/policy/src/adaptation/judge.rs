@@ -6,10 +6,10 @@
 
 use springtide_base::processors::Processors;
 
+use super::change::{Aim, Measured, Term};
 use super::decision_state::DecisionState;
 use super::memory::{
-    Acquittal, Aim, Capacity, Limit, Measured, QuarantineEntry, Refill, Requirements, Term, Trial,
-    term,
+    Acquittal, Capacity, Limit, QuarantineEntry, Refill, Requirements, Trial, term,
 };
 use super::reason::{QuarantineEndReason, Reason};
 use super::shrink;
@@ -215,7 +215,7 @@ fn undo(turn: &mut DecisionState<'_>, before: &Measured) {
     }
     let speed = f64::from(before.processors) * turn.all.mean_speed();
     let to = Capacity { processors: before.processors, speed };
-    let cause = super::decision::RemovalCause::Surplus;
+    let cause = super::change::RemovalCause::Surplus;
     let tick = turn.memory.tick;
     turn.memory.refill = Some(Refill { to, cause, undo: true, tick });
     turn.add_reason(Reason::Undone { processors });

@@ -11,10 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use springtide_base::id::ClusterId;
 
-use super::decision::RemovalCause;
-use super::memory::{Memory, QuarantineSubject};
+use super::change::{QuarantineSubject, RemovalCause};
+use super::memory::Memory;
+use super::number::is_rate;
 use super::settings::AdaptationSettings;
-use super::snapshot::{LinkEstimate, Snapshot, is_rate};
+use super::snapshot::{LinkEstimate, Snapshot};
 
 /// Maximum remembered pairs of clusters. The oldest are dropped first.
 const PAIRS_MAX: usize = 256;

@@ -9,35 +9,15 @@ use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, NodeId};
 use springtide_base::processors::Processors;
 
-use super::aggregate::is_default;
-use super::decision::{Prediction, RemovalCause};
+use super::change::{Aim, Crash, Measured, Prediction, QuarantineSubject, RemovalCause, Term};
 use super::links::LinkMemory;
+use super::number::{is_default, is_rate};
 use super::reason::Reason;
 use super::settings::{AdaptationSettings, Weights};
-use super::snapshot::{Crash, is_rate};
 use super::worker::SPAN_MAX;
 
 /// Maximum entries of the quarantine list. The entries with the earliest end are dropped first.
 pub const QUARANTINE_MAX: usize = 256;
-
-/// A node or a whole cluster.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum QuarantineSubject {
-    /// One node.
-    Node(NodeId),
-    /// All nodes of a cluster with a bad link.
-    Cluster(ClusterId),
-}
-
-impl std::fmt::Display for QuarantineSubject {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            QuarantineSubject::Node(node) => write!(f, "node {node}"),
-            QuarantineSubject::Cluster(cluster) => write!(f, "cluster {cluster}"),
-        }
-    }
-}
 
 /// A subject removed for cause. It is not requested until its term ends or a better measurement
 /// arrives.
@@ -104,49 +84,6 @@ pub struct Refill {
     /// Tick of the decision that started it.
     #[serde(default)]
     pub tick: u64,
-}
-
-/// Measured state of a job.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Measured {
-    /// Number of counted processors.
-    #[serde(alias = "nodes")]
-    pub processors: Processors,
-    /// Weighted average efficiency, 0 to 1.
-    pub efficiency: f64,
-    /// Useful speed: work units per second.
-    pub useful: f64,
-}
-
-/// Purpose of an action.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Aim {
-    /// Add nodes, since efficiency is above the band.
-    Grow,
-    /// Replace lost nodes.
-    Refill,
-    /// Remove bad nodes.
-    Cure,
-    /// Remove surplus nodes.
-    Shrink,
-    /// Remove a cluster with a bad link.
-    Unlink,
-    /// Replace nodes by better ones.
-    Migrate,
-}
-
-/// A term of the badness formula.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Term {
-    /// The term alpha / speed.
-    Speed,
-    /// The term beta * inter-cluster overhead.
-    Link,
-    /// The term gamma, for nodes in the worst cluster.
-    Cluster,
 }
 
 /// An action whose prediction is yet to be compared with the observation.

@@ -8,13 +8,14 @@
 use springtide_base::id::NodeId;
 use springtide_base::processors::Processors;
 
-use super::decision::{AdaptationAction, Prediction, RemovalCause};
+use super::change::{Aim, Prediction, RemovalCause};
+use super::decision::AdaptationAction;
 use super::decision_state::DecisionState;
 use super::grow;
-use super::memory::{Aim, Migration};
+use super::memory::Migration;
+use super::number::is_rate;
 use super::reason::Reason;
 use super::shrink;
-use super::snapshot::is_rate;
 
 /// Continues a migration under way. Returns whether there is one; then nothing else changes the
 /// size.

@@ -112,6 +112,7 @@
 //! The meter bounds the cost of benchmarks (B6.10); this module considers only their error.
 
 mod aggregate;
+mod change;
 mod decision;
 mod decision_state;
 mod doubt;
@@ -159,22 +160,20 @@ pub use aggregate::{
     ClusterAggregate, FastestWorker, JobAggregate, RatedWorker, SharedParameters, UnmeasuredWorker,
     UnmeasuredWorkers, Uplink,
 };
-pub use decision::{AdaptationAction, Decision, Flag, Prediction, RemovalCause, SchedulerRequest};
+pub use change::{Aim, Crash, Measured, Prediction, QuarantineSubject, RemovalCause, Term};
+pub use decision::{AdaptationAction, Decision, Flag, SchedulerRequest};
 pub use explain::{
     ADAPT, Divergence, Inputs, LoggedDecision, describe_action, explain, explain_node, replay,
 };
 pub use links::{LinkMemory, LinkRank, LinkRanking, Probe, RememberedLink};
 pub use memory::{
-    Acquittal, Aim, Capacity, Doubt, Iterations, Limit, Measured, Memory, Migration,
-    QUARANTINE_MAX, QuarantineEntry, QuarantineSubject, RecentObservations, Refill, Requirements,
-    RootMove, Term, Trial,
+    Acquittal, Capacity, Doubt, Iterations, Limit, Memory, Migration, QUARANTINE_MAX,
+    QuarantineEntry, RecentObservations, Refill, Requirements, RootMove, Trial,
 };
 pub use number::ExactSum;
 pub use reason::{Evidence, QuarantineEndReason, Reason, RootMoveReason, StayReason};
 pub use settings::{AdaptationSettings, Contradiction, Contradictions, JobBounds, Weights};
-pub use snapshot::{
-    Crash, JobProgress, LinkEstimate, Mode, NodeOffer, OfferedNode, RootNode, Snapshot,
-};
+pub use snapshot::{JobProgress, LinkEstimate, Mode, NodeOffer, OfferedNode, RootNode, Snapshot};
 pub use worker::{Field, ImplausibleValue, WorkerHistory, WorkerStats};
 
 use decision_state::DecisionState;
@@ -197,7 +196,7 @@ pub fn decide(
     let fell_over = memory.tick > 0 && snapshot.epoch > memory.epoch && memory.root_move.is_none();
     (memory.epoch, memory.period) = (snapshot.epoch, snapshot.period);
     memory.tick += 1;
-    if snapshot::is_rate(snapshot.period_s) {
+    if number::is_rate(snapshot.period_s) {
         memory.clock_s += snapshot.period_s;
     }
     if snapshot.mode == Mode::Static {

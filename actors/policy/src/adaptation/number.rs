@@ -175,6 +175,16 @@ impl FromIterator<f64> for ExactSum {
     }
 }
 
+/// Whether a value need not be sent, since the receiver assumes it.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Whether a number is positive and finite.
+pub(super) fn is_rate(x: f64) -> bool {
+    x > 0.0 && x.is_finite()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

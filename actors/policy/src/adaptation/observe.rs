@@ -4,13 +4,11 @@
 use springtide_base::id::ClusterId;
 use springtide_base::processors::Processors;
 
-use super::decision::RemovalCause;
+use super::change::{Crash, QuarantineSubject, RemovalCause};
 use super::decision_state::DecisionState;
-use super::memory::{
-    Capacity, Iterations, Memory, QuarantineEntry, QuarantineSubject, Refill, term,
-};
+use super::memory::{Capacity, Iterations, Memory, QuarantineEntry, Refill, term};
 use super::reason::{QuarantineEndReason, Reason};
-use super::snapshot::{Crash, JobProgress};
+use super::snapshot::JobProgress;
 use super::worker::SPAN_MAX;
 
 /// Change of efficiency at which a size that did not help may be tried again early.

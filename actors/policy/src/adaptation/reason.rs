@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, NodeId};
 use springtide_base::processors::Processors;
 
-use super::decision::RemovalCause;
-use super::memory::{Aim, Measured, QuarantineSubject, Term};
+use super::change::{Aim, Measured, QuarantineSubject, RemovalCause, Term};
 use super::worker::ImplausibleValue;
 
 /// Why a considered node stays.

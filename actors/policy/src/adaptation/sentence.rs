@@ -4,7 +4,7 @@ use std::fmt;
 
 use springtide_base::processors::Processors;
 
-use super::memory::{Aim, Term};
+use super::change::{Aim, Term};
 use super::reason::{Evidence, QuarantineEndReason, Reason, RootMoveReason, StayReason};
 
 /// Formats bytes per second for people.

@@ -8,10 +8,11 @@ use springtide_base::id::{ClusterId, NodeId};
 use springtide_base::processors::{Processors, select_nodes};
 
 use super::aggregate::{ClusterAggregate, RatedWorker};
-use super::decision::{AdaptationAction, Prediction, RemovalCause};
+use super::change::{Aim, Prediction, QuarantineSubject, RemovalCause, Term};
+use super::decision::AdaptationAction;
 use super::decision_state::{AS_WIDE, DecisionState};
 use super::grow;
-use super::memory::{Aim, Capacity, Memory, QuarantineSubject, Term, Trial};
+use super::memory::{Capacity, Memory, Trial};
 use super::observe::begin_refill;
 use super::reason::{Evidence, Reason, RootMoveReason, StayReason};
 

@@ -8,7 +8,8 @@ use springtide_base::processors::Processors;
 use springtide_config as config;
 
 use super::aggregate::ClusterAggregate;
-use super::number::{float, maybe_float};
+use super::change::Crash;
+use super::number::{float, is_rate, maybe_float};
 
 /// Extent of adaptation: the paper's runtimes 1, 3 and 2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -53,15 +54,6 @@ impl From<config::Mode> for Mode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootNode {
     /// The node of the root.
-    pub node: NodeId,
-    /// The cluster of this node.
-    pub cluster: ClusterId,
-}
-
-/// A member that was declared dead. Excludes leaving nodes: a planned leave is no failure.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Crash {
-    /// The node that died.
     pub node: NodeId,
     /// The cluster of this node.
     pub cluster: ClusterId,
@@ -240,9 +232,4 @@ impl Snapshot {
         }
         Some(self.elapsed_s * (total.saturating_sub(done)) as f64 / done as f64)
     }
-}
-
-/// Whether a number is positive and finite.
-pub(super) fn is_rate(x: f64) -> bool {
-    x > 0.0 && x.is_finite()
 }

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::search::SlotSet;
+use super::slot::SlotSet;
 use super::{Time, seconds};
 
 /// Cost and makespan of a plan.

@@ -12,7 +12,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::search::SlotSet;
+use super::slot::SlotSet;
 use super::{
     AvailabilityProfile, Dag, NEVER, SiteLinks, Slot, SlotPieces, Time, from_seconds, seconds, slot,
 };

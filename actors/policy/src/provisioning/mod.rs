@@ -41,9 +41,9 @@ pub use self::front::{Constraint, Front, Objectives, PlanPoint, hypervolume};
 pub use self::list::{
     ListScheduler, Method, Schedule, ScheduleResult, SlotPart, TaskPlan, UnplacedTask,
 };
-pub use self::search::{Budget, Search, SearchResult, SlotSet, enumerate, search};
+pub use self::search::{Budget, Search, SearchResult, enumerate, search};
 pub use self::skyline::AvailabilityProfile;
-pub use self::slot::{Price, Slot, SlotPieces};
+pub use self::slot::{Price, Slot, SlotPieces, SlotSet};
 pub use self::table::{Booking, BookingTable, TableError, advertise};
 pub use self::terms::{Denial, Terms};
 

@@ -24,68 +24,7 @@ use springtide_base::random::SplitMix;
 use super::front::{Front, Objectives};
 use super::list::{ListScheduler, ScheduleResult};
 use super::seconds;
-use super::slot::Slot;
-
-/// A set of slots, one bit each.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct SlotSet {
-    words: Vec<u64>,
-    count: usize,
-}
-
-impl SlotSet {
-    /// The empty set of `count` slots.
-    pub fn none(count: usize) -> Self {
-        Self { words: vec![0; count.div_ceil(64)], count }
-    }
-
-    /// The set of all slots.
-    pub fn all(count: usize) -> Self {
-        let mut all = Self::none(count);
-        (0..count).for_each(|slot| all.set(slot, true));
-        all
-    }
-
-    /// Number of slots that the set may contain.
-    pub fn len(&self) -> usize {
-        self.count
-    }
-
-    /// Whether the set is empty.
-    pub fn is_empty(&self) -> bool {
-        self.words.iter().all(|&word| word == 0)
-    }
-
-    /// Number of slots in the set.
-    pub fn ones(&self) -> usize {
-        self.words.iter().map(|word| word.count_ones() as usize).sum()
-    }
-
-    /// Whether the set contains a slot.
-    pub fn has(&self, slot: usize) -> bool {
-        self.words[slot / 64] >> (slot % 64) & 1 == 1
-    }
-
-    /// Adds a slot to the set, or removes it.
-    pub fn set(&mut self, slot: usize, on: bool) {
-        let bit = 1u64 << (slot % 64);
-        if on {
-            self.words[slot / 64] |= bit;
-        } else {
-            self.words[slot / 64] &= !bit;
-        }
-    }
-
-    /// Whether another set contains all its slots.
-    pub fn is_subset(&self, of: &Self) -> bool {
-        self.words.iter().zip(&of.words).all(|(a, b)| a & !b == 0)
-    }
-
-    /// The slots of the set in ascending order.
-    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.count).filter(|&slot| self.has(slot))
-    }
-}
+use super::slot::{Slot, SlotSet};
 
 /// Limits of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,7 +107,7 @@ pub fn enumerate(lister: &mut ListScheduler<'_>) -> SearchResult {
     assert!(count <= 24, "2^{count} sets are too many to try");
     let mut trial = Trial { lister, found: SearchResult::default(), keep_all: false };
     for set in 1..1u64 << count {
-        let genome = SlotSet { words: vec![set], count };
+        let genome = SlotSet::of_word(set, count);
         // An unused slot affects only the cost, and the set without it is evaluated too.
         trial.chosen(&genome);
     }

@@ -1,8 +1,8 @@
-//! Offers of a site: processors for an interval, at a price.
+//! Offers of a site: processors for an interval, at a price; pieces and sets of them.
 
 use serde::{Deserialize, Serialize};
 
-use super::{SlotSet, Time};
+use super::Time;
 
 /// Price of a slot, in the user's unit (by default, a processor-second).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -129,4 +129,70 @@ impl SlotPieces {
 /// Cost of processor-microseconds at a rate.
 pub(super) fn cost_of(time: u128, rate: f64) -> f64 {
     time as f64 / super::SECOND as f64 * rate
+}
+
+/// A set of slots, one bit each.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SlotSet {
+    words: Vec<u64>,
+    count: usize,
+}
+
+impl SlotSet {
+    /// The empty set of `count` slots.
+    pub fn none(count: usize) -> Self {
+        Self { words: vec![0; count.div_ceil(64)], count }
+    }
+
+    /// The set of all slots.
+    pub fn all(count: usize) -> Self {
+        let mut all = Self::none(count);
+        (0..count).for_each(|slot| all.set(slot, true));
+        all
+    }
+
+    /// The set of at most 64 slots whose bits are set.
+    pub(super) fn of_word(word: u64, count: usize) -> Self {
+        Self { words: vec![word], count }
+    }
+
+    /// Number of slots that the set may contain.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether the set is empty.
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|&word| word == 0)
+    }
+
+    /// Number of slots in the set.
+    pub fn ones(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// Whether the set contains a slot.
+    pub fn has(&self, slot: usize) -> bool {
+        self.words[slot / 64] >> (slot % 64) & 1 == 1
+    }
+
+    /// Adds a slot to the set, or removes it.
+    pub fn set(&mut self, slot: usize, on: bool) {
+        let bit = 1u64 << (slot % 64);
+        if on {
+            self.words[slot / 64] |= bit;
+        } else {
+            self.words[slot / 64] &= !bit;
+        }
+    }
+
+    /// Whether another set contains all its slots.
+    pub fn is_subset(&self, of: &Self) -> bool {
+        self.words.iter().zip(&of.words).all(|(a, b)| a & !b == 0)
+    }
+
+    /// The slots of the set in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.count).filter(|&slot| self.has(slot))
+    }
 }

@@ -14,30 +14,11 @@ use tokio::time::Instant;
 use super::SchedulerCore;
 use super::event::SchedulerAction;
 use super::managed::{LedgerEntry, NodeUse};
-use super::pool::PoolNodeState;
+use super::node::{DrainMark, PoolNodeState};
 use crate::scheduler::{Drain, DrainError, DrainResult, JobState};
 
 /// Delay before an order to a coordinator is repeated.
 const REPEAT_DELAY: Duration = Duration::from_secs(1);
-
-/// Drain of a node.
-#[derive(Debug)]
-pub(super) struct DrainMark {
-    pub(super) reason: String,
-    /// Time at which the node stops in any case.
-    until: Option<Instant>,
-    /// Incarnation that ends the drain with its own end.
-    pub(super) incarnation: Option<Incarnation>,
-    /// Whether the job was asked to release the node.
-    pub(super) asked: bool,
-    /// Earliest time of the next order to the job.
-    pub(super) not_before: Option<Instant>,
-    /// Time at which the job is asked although no replacement has joined; absent: the job needs to
-    /// wait for none.
-    pub(super) replace_until: Option<Instant>,
-    /// Number of its processors that have replacements already.
-    replaced: u32,
-}
 
 /// Processors of a job in a cluster that their owner will take away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,42 +37,6 @@ pub(super) struct PendingDrain {
     nodes: BTreeMap<NodeId, Option<Incarnation>>,
     /// Nodes whose incarnation had already ended.
     gone: Vec<NodeId>,
-}
-
-impl DrainMark {
-    /// A drain that lasts until the node is put back into service.
-    pub(super) fn lasting(reason: String) -> Self {
-        Self {
-            reason,
-            until: None,
-            incarnation: None,
-            asked: false,
-            not_before: None,
-            replace_until: None,
-            replaced: 0,
-        }
-    }
-
-    /// A mark of a node whose process has ended for a reason that is no fault of its job.
-    pub(super) fn excused(reason: String, incarnation: Incarnation, now: Instant) -> Self {
-        Self { until: Some(now), incarnation: Some(incarnation), ..Self::lasting(reason) }
-    }
-
-    /// Whether the node's process ends at a known time, even if its job keeps the node.
-    pub(super) fn is_revocation(&self) -> bool {
-        self.incarnation.is_some() && self.until.is_some()
-    }
-
-    /// The time that a revocation gives to replacements: half of the announced time, or less if an
-    /// earlier announcement left less.
-    fn replacement_time(&self, earlier: Option<&Self>, now: Instant) -> Option<Instant> {
-        let until = self.until.filter(|_| self.is_revocation())?;
-        let half = now + until.saturating_duration_since(now) / 2;
-        match earlier.filter(|earlier| earlier.is_revocation()) {
-            Some(earlier) => earlier.replace_until.map(|at| at.min(half)),
-            None => Some(half),
-        }
-    }
 }
 
 impl SchedulerCore {

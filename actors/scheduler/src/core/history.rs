@@ -8,7 +8,6 @@ use std::time::Duration;
 use springtide_base::id::JobId;
 use tokio::time::Instant;
 
-use super::managed::ManagerState;
 use crate::manager::{JobRequirements, JobSubmission, ManagerAction, ManagerEvent};
 use crate::policy::malleability::PlacementTransfer;
 
@@ -262,13 +261,6 @@ fn counts<K: std::fmt::Display>(all: &BTreeMap<K, u32>) -> String {
     let parts: Vec<String> =
         all.iter().map(|(place, count)| format!("{count} of {place}")).collect();
     if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
-}
-
-impl ManagerState {
-    /// Returns the history of a job.
-    pub(super) fn history(&self, job: JobId, now: Instant) -> Vec<(f64, String)> {
-        self.histories.of(job, now)
-    }
 }
 
 #[cfg(test)]

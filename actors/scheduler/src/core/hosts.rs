@@ -11,11 +11,10 @@ use springtide_base::id::{ClusterId, JobId, NodeId};
 use tokio::time::Instant;
 
 use super::SchedulerCore;
-use super::drain::DrainMark;
 use super::event::SchedulerAction;
 use super::managed::{KnownCapacity, NodeUse};
-use super::pool::{PoolNode, PoolNodeState};
-use super::programs::ProgramKey;
+use super::node::{DrainMark, PoolNode, PoolNodeState, ProgramKey};
+use super::pool::HostFailure;
 use crate::manager::ManagerEvent;
 use crate::policy::malleability::{
     FreeHost, HostCapacity, HostShare, NodeNeeds, allocate, placeable,
@@ -25,16 +24,6 @@ use crate::scheduler::HostStatus;
 /// First and longest time for which a host on which a node did not start is left out.
 const LEFT_OUT_MIN: Duration = Duration::from_secs(2);
 const LEFT_OUT_MAX: Duration = Duration::from_secs(300);
-
-/// A host on which nodes do not start.
-#[derive(Debug)]
-pub(super) struct HostFailure {
-    /// The last reason.
-    pub(super) reason: String,
-    /// Time at which it is tried again.
-    until: Instant,
-    left_out: Duration,
-}
 
 /// Nodes for a job in a cluster of hosts.
 #[derive(Debug, Default)]

@@ -6,10 +6,9 @@ use std::time::Duration;
 use springtide_base::id::{Epoch, Incarnation, JobId, NodeId};
 use tokio::time::Instant;
 
-use super::drain::DrainMark;
 use super::event::SchedulerAction;
 use super::managed::ManagedJob;
-use super::pool::PoolNodeState;
+use super::node::{DrainMark, PoolNodeState};
 use super::queue::QueuedJob;
 use super::request::OpenRequest;
 use super::starts::grant;

@@ -19,7 +19,7 @@ use super::SchedulerCore;
 use super::drain::PlannedRevocations;
 use super::event::{ManagerQuestion, SchedulerAction};
 use super::history::Histories;
-use super::pool::{PoolNode, PoolNodeState};
+use super::node::{PoolNode, PoolNodeState};
 use crate::manager::{
     GridOutlook, GrowthRequest, JobRequirements, JobView, Manager, ManagerAction, ManagerEvent,
     ManagerSettings,
@@ -261,6 +261,11 @@ impl ManagerState {
             waits_for: sent.or_else(placed),
             coordinator: None,
         }
+    }
+
+    /// Returns the history of a job.
+    pub(super) fn history(&self, job: JobId, now: Instant) -> Vec<(f64, String)> {
+        self.histories.of(job, now)
     }
 
     /// Requirements of a job.

@@ -11,32 +11,10 @@ use tokio::time::Instant;
 
 use super::SchedulerCore;
 use super::event::SchedulerAction;
-use super::pool::{ClusterPool, PoolNodeState};
+use super::node::PoolNodeState;
+use super::pool::ClusterPool;
 use crate::program::{ProgramDigest, ProgramError, ProgramReport, ProgramState, describe_sending};
 use crate::scheduler::{Submit, SubmitError};
-
-/// What a node's program is compared by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ProgramKey {
-    /// Fingerprint of its registry.
-    pub(super) fingerprint: u64,
-    /// Digest of its file, if the job brings it.
-    pub(super) digest: Option<ProgramDigest>,
-}
-
-impl ProgramKey {
-    pub(super) fn of(submit: &Submit) -> Self {
-        let digest = submit.image.as_ref().map(|image| image.digest);
-        Self { fingerprint: submit.fingerprint, digest }
-    }
-
-    /// Whether a node with this fingerprint and, for a program that a job brought, this digest can
-    /// execute the job. Equal fingerprints do not distinguish two versions that users build.
-    pub(super) fn is_of(&self, fingerprint: u64, digest: Option<ProgramDigest>) -> bool {
-        let differs = matches!((self.digest, digest), (Some(own), Some(other)) if own != other);
-        self.fingerprint == fingerprint && !differs
-    }
-}
 
 impl ClusterPool {
     /// Whether the site can start nodes with the program of a submission.

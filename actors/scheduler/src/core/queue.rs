@@ -11,8 +11,8 @@ use springtide_net::membership::View;
 use tokio::time::Instant;
 
 use super::event::SchedulerAction;
-use super::pool::{ClusterPool, PoolNode, PoolNodeState, member};
-use super::programs::ProgramKey;
+use super::node::{PoolNode, PoolNodeState, ProgramKey, member};
+use super::pool::ClusterPool;
 use super::starts::{Attempts, Start};
 use super::{ActiveJob, SchedulerCore};
 use crate::job::{Assign, JobSpec};

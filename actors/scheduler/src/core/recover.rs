@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::audit::AUDIT_EVERY;
 use super::event::{RecoveredJob, SchedulerAction, SchedulerEvent, StartRecord};
 use super::managed::{JobStage, ManagedJob, NodeUse, reconcile_submission};
-use super::pool::PoolNodeState;
+use super::node::PoolNodeState;
 use super::{ActiveJob, HoldingChange, SchedulerCore};
 use crate::hardware::Hardware;
 use crate::job::JobError;

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::choose::{SelectionInput, choose};
 use super::event::SchedulerAction;
-use super::pool::{PoolNode, PoolNodeState, member};
+use super::node::{PoolNode, PoolNodeState, member};
 use super::speeds::{SpeedClass, Unit};
 use super::{ActiveJob, SchedulerCore};
 use crate::policy::SchedulerRequest;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::choose::{FreeNode, SelectionInput, choose, refuse, refuse_cluster};
 use super::event::SchedulerAction;
 use super::managed::{GrantRecord, LedgerEntry, NodeUse};
-use super::pool::{PoolNodeState, member};
+use super::node::{PoolNodeState, member};
 use super::request::OpenRequest;
 use super::{ActiveJob, SchedulerCore};
 use crate::audit::subtract;

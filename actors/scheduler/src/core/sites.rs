@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::SchedulerCore;
 use super::event::SchedulerAction;
-use super::pool::PoolNodeState;
+use super::node::PoolNodeState;
 use crate::manager::ManagerEvent;
 use crate::scheduler::SiteRegistration;
 

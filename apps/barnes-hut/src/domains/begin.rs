@@ -12,7 +12,7 @@ use crate::bodies::Bodies;
 use crate::bounds::CubeBounds;
 use crate::options::BarnesHut;
 use crate::partial::{blocks, bodies_of};
-use crate::shared::Setup;
+use crate::setup::Setup;
 use crate::tree::{morton, sorted_pairs};
 
 /// All bodies before the first step, sorted.

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use springtide_runtime::work::ParallelLoops;
 
-use super::{BODY_COST, Costs};
+use super::costs::{BODY_COST, Costs};
 use crate::calibrate;
 use crate::forces::Lists;
 use crate::kernel::Kernel;

@@ -39,7 +39,7 @@ use crate::partial::{
     BlockInfo, Branch, FormerViews, RemoteBranch, Subscriber, Subscription, add, around, assemble,
     bodies_of, joined, roots,
 };
-use crate::shared::Setup;
+use crate::setup::Setup;
 use crate::smooth::{Track, put_number, take_number};
 use crate::tree::{BodyTree, CellSums};
 

@@ -10,7 +10,7 @@ use super::state::{Common, Domain};
 use super::{Domains, EXPORT, ROOT_SUMS, StepContext, UPDATE, Units, ahead, drifted, next_place};
 use crate::loops::BODIES_PER_PIECE;
 use crate::partial::most_bodies;
-use crate::shared::Setup;
+use crate::setup::Setup;
 
 /// The messages under this tag of the process at this place along the curve, up to the one that is
 /// marked as the last.

@@ -7,14 +7,15 @@ use std::ops::Range;
 use springtide_runtime::work::{ParallelLoops, Stop};
 
 use super::blocks::{BlockForces, BlockWork, ListMaker};
+use super::costs::Costs;
 use super::essential_tree::LocallyEssentialTree;
 use super::exchange::Due;
 use super::request::Request;
 use super::state::{Common, Domain, State};
 use super::turns::{FirstRoot, Turns};
-use super::{Costs, Domains, EXPORT, REQUEST, ROOT_SUMS, StepContext, Units, next_place};
+use super::{Domains, EXPORT, REQUEST, ROOT_SUMS, StepContext, Units, next_place};
 use crate::forces::BYTES_A_BODY;
-use crate::shared::Setup;
+use crate::setup::Setup;
 use crate::tree::{BodyTree, first_of};
 
 /// Blocks for each thread between two looks for messages. More leave threads without work for a

@@ -13,7 +13,7 @@ use springtide_runtime::work::ParallelLoops;
 use crate::bodies::length;
 use crate::options::BarnesHut;
 use crate::partial::BlockInfo;
-use crate::shared::Setup;
+use crate::setup::Setup;
 use crate::tree::agreeing;
 
 /// The mean distance that bodies may move between two sorts, in sizes of their leaves. A Plummer

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use springtide_runtime::work::{Sequential, thread_cpu};
 
-use super::Costs;
+use super::costs::Costs;
 use crate::bodies::Bodies;
 use crate::calibrate::QUAD_COST;
 use crate::forces::Lists;
 use crate::kernel::Kernel;
 use crate::options::BarnesHut;
 use crate::partial::{BlockInfo, Branch, assemble, blocks};
-use crate::shared::{Positions, Setup};
+use crate::setup::Setup;
+use crate::shared::Positions;
 use crate::smooth::{ColumnCoding, Track};
 use crate::tree::{BodyTree, CellSums, morton, sorted_pairs};
 

@@ -15,6 +15,7 @@
 
 mod begin;
 mod blocks;
+mod costs;
 mod essential_tree;
 mod exchange;
 mod forces;
@@ -37,6 +38,8 @@ use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{Outcome, ParallelLoops, PhaseClock, Stop, collect};
 
 use self::begin::Begin;
+pub use self::costs::Costs;
+use self::costs::{BODY_COST, CELL_COST, NUMBER_COST};
 use self::essential_tree::LocallyEssentialTree;
 pub use self::layout::Layout;
 use self::layout::of_slot;
@@ -45,14 +48,15 @@ use self::rekey::{inside, rekey};
 pub use self::state::State;
 use self::state::{Common, Domain, ObserverState};
 use crate::bodies::Bodies;
+use crate::error::SimulationError;
 use crate::forces::row;
 use crate::history::RunHistory;
-use crate::job::{artefacts, due, outcome};
 use crate::loops::BODIES_PER_PIECE;
 use crate::options::BarnesHut;
+use crate::output::{artefacts, due, outcome};
 use crate::picture::Camera;
-use crate::shared::Setup;
-use crate::simulate::{InitialQuantities, SimulationError};
+use crate::setup::Setup;
+use crate::simulate::InitialQuantities;
 
 /// The tag of sums that each process sends to all others in each step.
 const ROOT_SUMS: u32 = 1;
@@ -77,32 +81,6 @@ const DISTRIBUTION_COST: f64 = 10.0;
 
 /// The maximum number of steps for which places are predicted.
 const FORESIGHT: u64 = 32;
-
-/// The cost of a body's own work, in interactions with points: moving, sorting and walking.
-const BODY_COST: f64 = 150.0;
-
-/// The cost of sending or receiving a number of others, and of putting a cell into the tree.
-const NUMBER_COST: f64 = 25.0;
-const CELL_COST: f64 = 60.0;
-
-/// Modelled times in a simulation, where computing takes no time of its own; in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Costs {
-    /// A pair of a body and a point that acts on it.
-    pub point: f64,
-    /// A pair of a body and a cell with second moments.
-    pub quad: f64,
-    /// Making one entry of a group's list, or adding it to the group's series.
-    pub entry: f64,
-    /// Moving a body and summing it up into cells, and into its block at its next place.
-    pub body: f64,
-    /// Putting a cell into the tree.
-    pub cell: f64,
-    /// Sending or receiving a number.
-    pub number: f64,
-    /// Sorting a body into cells.
-    pub key: f64,
-}
 
 /// The program: see the head of this file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -440,7 +418,8 @@ mod tests {
     };
 
     use super::*;
-    use crate::options::{CellExpansion, Distribution, Model};
+    use crate::options::{Distribution, Model};
+    use crate::setup::CellExpansion;
 
     /// A job that runs the program with this placement of its processes.
     #[derive(Clone, Serialize, Deserialize)]

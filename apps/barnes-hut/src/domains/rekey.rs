@@ -26,7 +26,7 @@ use crate::forces::scale_by;
 use crate::loops::BODIES_PER_PIECE;
 use crate::options::BarnesHut;
 use crate::partial::{BlockInfo, Subscriber, around, bodies_of, joined, merged, pieces};
-use crate::shared::Setup;
+use crate::setup::Setup;
 use crate::tree::{LEVELS, agreeing, corner, first_of, morton};
 
 /// Pieces of blocks in one piece of a loop.

@@ -11,7 +11,7 @@ use super::state::{State, Summed};
 use super::{Domains, REPORT_SUMS, StepContext};
 use crate::bodies::{length, turning_of};
 use crate::exact::ExactSum;
-use crate::job::{due, line};
+use crate::output::{due, line};
 use crate::simulate::{InitialQuantities, StepReport};
 
 /// The number of sums of a report: twice the energies, momentum, angular momentum and its

@@ -22,7 +22,7 @@ use crate::history::RunHistory;
 use crate::loops::BODIES_PER_PIECE;
 use crate::partial::{BlockInfo, Subscriber, bodies_of};
 use crate::picture::Camera;
-use crate::shared::Setup;
+use crate::setup::Setup;
 use crate::simulate::InitialQuantities;
 use crate::tree::{CellSums, LEVELS, SortScratch, Sorted, sort};
 

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::bodies::Bodies;
 use crate::generate;
-use crate::options::CellExpansion;
-use crate::shared::{Accuracy, Positions, Setup};
+use crate::setup::{Accuracy, CellExpansion, Setup};
+use crate::shared::Positions;
 
 const EXACT: Accuracy =
     Accuracy { order: CellExpansion::Quad, theta: 0.0, softening: 0.01, leaf: 16, group: 64 };

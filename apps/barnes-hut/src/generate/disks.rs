@@ -295,8 +295,7 @@ fn between<const N: usize>(table: &[[f64; N]], at: f64) -> [f64; N] {
 mod tests {
     use super::super::tests::{half_mass_radius, potential_energy};
     use super::*;
-    use crate::options::CellExpansion;
-    use crate::shared::{Accuracy, Setup};
+    use crate::setup::{Accuracy, CellExpansion, Setup};
     use crate::simulate;
 
     #[test]

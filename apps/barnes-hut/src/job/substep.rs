@@ -9,7 +9,8 @@ use springtide_runtime::share::{ObjectNeed, Version};
 use springtide_runtime::work::{Context, Stop, Task};
 
 use super::Pieces;
-use crate::shared::{Positions, Setup};
+use crate::setup::Setup;
+use crate::shared::Positions;
 use crate::simulate;
 
 /// Computes the accelerations of the bodies of some groups; splits in halves down to the grain.

@@ -9,7 +9,8 @@ use springtide_runtime::work::{Context, Stop, Task};
 
 use super::Pieces;
 use crate::check;
-use crate::shared::{Positions, Setup};
+use crate::setup::Setup;
+use crate::shared::Positions;
 
 /// Computes the exact accelerations of a sample of bodies; splits in halves down to the grain.
 #[derive(Debug, Serialize, Deserialize)]

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use springtide_runtime::work::{Failure, PoolConfig, ProgressReport, SavedRoot, encode_job, solo};
 
 use super::*;
-use crate::options::CellExpansion;
+use crate::options::SnapshotFormat;
+use crate::setup::CellExpansion;
+use crate::{gadget, write};
 
 fn small() -> BarnesHut {
     BarnesHut { bodies: 1500, steps: 3, grain: 64, group: 32, ..BarnesHut::default() }

@@ -9,7 +9,7 @@ use springtide_runtime::work::ParallelLoops;
 use super::blocks::{BlockInfo, octants};
 use super::branch::Branch;
 use super::view::RemoteBranch;
-use crate::shared::Setup;
+use crate::setup::Setup;
 use crate::tree::{
     ABSENT, BodyTree, CellContents, CellSums, Cells, Graft, TreePart, agreeing, first_of,
 };

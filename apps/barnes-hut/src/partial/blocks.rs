@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::shared::Setup;
+use crate::setup::Setup;
 use crate::tree::{GROUPS_A_BLOCK, LEVELS, agreeing};
 
 /// The properties of a block that all nodes know.

@@ -6,7 +6,7 @@ use std::iter::Peekable;
 use springtide_runtime::work::Sequential;
 
 use super::blocks::most_bodies;
-use crate::shared::Setup;
+use crate::setup::Setup;
 use crate::tree::{Builder, CellContents, CellSums, Cells};
 
 /// The cells of a root; indices of bodies and cells start at its first.

@@ -11,8 +11,8 @@ use crate::bodies::{Bodies, length};
 use crate::forces::{self, Lists};
 use crate::generate;
 use crate::kernel::Kernel;
-use crate::options::CellExpansion;
-use crate::shared::{Accuracy, Positions, Setup};
+use crate::setup::{Accuracy, CellExpansion, Setup};
+use crate::shared::Positions;
 use crate::tree::{BodyTree, CellSums, morton, sorted_pairs};
 
 /// [`assemble`] on this thread.

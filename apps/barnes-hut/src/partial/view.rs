@@ -9,7 +9,7 @@ use springtide_runtime::work::Sequential;
 use super::branch::Branch;
 use super::places::{FormerViews, Places, Reference};
 use crate::delta::{unzigzag, zigzag};
-use crate::shared::Setup;
+use crate::setup::Setup;
 use crate::smooth::{Track, put_codes, put_number, take_codes, take_number};
 use crate::tree::{ABSENT, BodyTree, CellContents, CellNumbers, CellSums, Cells, LEVELS};
 

@@ -6,7 +6,7 @@ use springtide_runtime::work::ParallelLoops;
 
 use super::cells::{CellContents, Cells};
 use super::keys::{LEVELS, agreeing};
-use crate::shared::Setup;
+use crate::setup::Setup;
 
 /// The maximum number of bodies of a block, in groups of maximum size.
 pub(crate) const GROUPS_A_BLOCK: usize = 16;

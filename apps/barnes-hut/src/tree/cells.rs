@@ -8,8 +8,7 @@ use super::build::CELLS_PER_PIECE;
 use super::sums::CellSums;
 use super::value::{CellNumbers, CellProperties};
 use crate::kernel::{Balls, LANES, Quad};
-use crate::options::CellExpansion;
-use crate::shared::Setup;
+use crate::setup::{CellExpansion, Setup};
 
 /// The cubes of the octree with at least one body, level by level; the root comes first.
 ///

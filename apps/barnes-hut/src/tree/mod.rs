@@ -25,8 +25,8 @@ pub(crate) use self::keys::{
 pub(crate) use self::sums::CellSums;
 pub(crate) use self::value::{CellNumbers, reach_scale};
 use crate::loops::BODIES_PER_PIECE;
-use crate::options::CellExpansion;
-use crate::shared::{Positions, Setup};
+use crate::setup::{CellExpansion, Setup};
+use crate::shared::Positions;
 
 /// The tree of one version of the positions.
 #[derive(Clone, Debug)]

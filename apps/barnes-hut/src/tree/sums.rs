@@ -7,8 +7,7 @@ use springtide_runtime::work::ParallelLoops;
 use super::build::CELLS_PER_PIECE;
 use super::cells::first_of;
 
-use crate::options::CellExpansion;
-use crate::shared::Setup;
+use crate::setup::{CellExpansion, Setup};
 use crate::smooth::ColumnCoding;
 
 /// Second moments of the mass about the centre of mass: xx, yy, zz, xy, xz, yz.

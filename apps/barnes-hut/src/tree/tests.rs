@@ -8,7 +8,7 @@ use super::value::fifth_root;
 use super::*;
 use crate::bodies::Bodies;
 use crate::generate;
-use crate::shared::Accuracy;
+use crate::setup::Accuracy;
 
 fn tree(bodies: &Bodies, leaf: u32, group: u32) -> BodyTree {
     let accuracy =

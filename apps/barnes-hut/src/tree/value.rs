@@ -8,8 +8,7 @@
 
 use super::sums::CellSums;
 use crate::kernel::Quad;
-use crate::options::CellExpansion;
-use crate::shared::Setup;
+use crate::setup::{CellExpansion, Setup};
 use crate::smooth::{ColumnCoding, nearest_whole};
 
 /// A place is rounded to the cell's size, rounded down to a power of two, times two to the power of

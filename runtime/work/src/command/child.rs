@@ -14,7 +14,7 @@ use springtide_base::memory::OutOfMemoryWatch;
 
 use super::message::ProcessEnd;
 use crate::work::OutputStream;
-use crate::work::pool::Waker;
+use crate::work::waker::Waker;
 
 /// The most bytes of a piece of output.
 pub(super) const PIECE_MAX: usize = 32 << 10;

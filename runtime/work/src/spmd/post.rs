@@ -18,7 +18,7 @@ use super::message::{DataMessage, Envelope, ForwardTarget, GroupId, ProcessMessa
 use crate::id::{JobId, NodeId, Peer};
 use crate::membership::View;
 use crate::wire::{self, Kind};
-use crate::work::pool::Waker;
+use crate::work::waker::Waker;
 
 /// Sends a frame to another node.
 pub(crate) type SendFrame = Box<dyn Fn(&NodeId, Bytes) + Send + Sync>;

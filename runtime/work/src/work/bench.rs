@@ -14,9 +14,10 @@ use tokio::time::Instant;
 use super::checkpoint::Checkpoint;
 use super::context::Context;
 use super::here;
-use super::pool::{PoolConfig, Seam};
+use super::outcome::{Failure, Outcome, Stop};
+use super::pool::Seam;
+use super::pool_config::PoolConfig;
 use super::registry::{JobEntry, Registry};
-use super::task::{Failure, Outcome, Stop};
 use crate::meter::{BenchmarkGoal, BenchmarkRun, BenchmarkSpec, BenchmarkWork, EncodedTask};
 use crate::wire;
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
-use super::task::Stop;
+use super::outcome::Stop;
 use crate::wire;
 
 /// The state that a job's root gave to [`Context::checkpoint`](super::Context::checkpoint), for
@@ -118,10 +118,13 @@ mod tests {
 
     use serde::{Deserialize, Serialize};
 
-    use super::super::pool::{Pool, PoolConfig, ProgressReport, RealSeam, SavedRoot};
+    use super::super::outcome::{Failure, Halt, Outcome, StopCause};
+    use super::super::pool::{Pool, RealSeam};
+    use super::super::pool_config::PoolConfig;
     use super::super::registry::{Registry, encode_job};
+    use super::super::report::{ProgressReport, SavedRoot};
     use super::super::solo::{self, SoloObserver, SoloReport};
-    use super::super::task::{Failure, Halt, Job, Outcome, StopCause, Task};
+    use super::super::task::{Job, Task};
     use super::super::{Context, bench};
     use super::*;
 

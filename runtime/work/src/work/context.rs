@@ -3,7 +3,6 @@
 use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,15 +10,15 @@ use serde::Serialize;
 use springtide_forkjoin::layer::{Scope, TaskContext};
 use tokio::time::Instant;
 
-use super::batch::Batch;
 use super::checkpoint::{Checkpoint, RootMarks};
-use super::core::tree::TaskFrame;
-use super::core::worker::{Run, TaskThread};
-use super::loops::LoopPieces;
-use super::phases::PhaseClock;
-use super::pool::{ArrayTask, ProgressReport, SavedRoot, Waker};
+use super::core::shared::{TaskFrame, TaskThread};
+use super::observer::PoolObserver;
+use super::outcome::{Halt, Outcome, Stop};
+use super::pool_config::ArrayTask;
 use super::registry::Registry;
-use super::task::{Halt, Outcome, Stop, Task};
+use super::report::{ProgressReport, SavedRoot};
+use super::task::{Batch, Task};
+use super::waker::Waker;
 use crate::files::check_name;
 use crate::id::NodeId;
 use crate::meter::{ThreadState, UnitCounter};
@@ -53,6 +52,12 @@ impl<'w> Context<'w> {
     #[inline(always)]
     pub(crate) fn frame(&self) -> &TaskFrame {
         self.0.frame()
+    }
+
+    /// The scheduler's part of the context.
+    #[inline(always)]
+    pub(super) fn scope(&self) -> &Scope<'w, TaskThread> {
+        &self.0
     }
 
     #[inline(always)]
@@ -150,28 +155,6 @@ impl<'w> Context<'w> {
         self.check_created::<A>()?;
         self.check_created::<B>()?;
         self.0.join(Run(a), Run(b))
-    }
-
-    /// Runs two closures on threads of this node.
-    ///
-    /// # Errors
-    /// As [`Context::join`].
-    pub(super) fn join_local(
-        &self,
-        a: impl FnOnce(&Context<'_>) -> Result<(), Stop> + Send,
-        b: impl FnOnce(&Context<'_>) -> Result<(), Stop> + Send,
-    ) -> Result<(), Stop> {
-        /// Counts the join until it ends, also by a panic.
-        struct JoinCount<'a>(&'a AtomicUsize);
-        impl Drop for JoinCount<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_sub(1, Ordering::Relaxed);
-            }
-        }
-        let joins = &self.worker().shared().local_joins;
-        joins.fetch_add(1, Ordering::Relaxed);
-        let _count = JoinCount(joins);
-        self.0.join(LoopPieces(a), LoopPieces(b)).map(|_| ())
     }
 
     /// The index of the next child.
@@ -437,17 +420,6 @@ impl<'w> Context<'w> {
         self.report(ProgressReport::Iteration);
     }
 
-    /// Reports the end of an iteration, with the times of its phases: those since the last one.
-    pub fn iteration_done_in(&self, clock: &PhaseClock<'_, '_>) {
-        self.report_phases(clock);
-        self.report(ProgressReport::Iteration);
-    }
-
-    /// Reports the times of the phases since the last report.
-    pub(crate) fn report_phases(&self, clock: &PhaseClock<'_, '_>) {
-        self.report(ProgressReport::Phases(clock.take()));
-    }
-
     /// Reports the job's progress: `done` of `total` units named `what`.
     pub fn progress(&self, done: u64, total: u64, what: &str) {
         self.report(ProgressReport::Progress { done, total, what: what.to_owned() });
@@ -519,7 +491,7 @@ impl<'w> Context<'w> {
     }
 
     /// Sends a report to the node, unless another root has replaced this one.
-    fn report(&self, note: ProgressReport) {
+    pub(super) fn report(&self, note: ProgressReport) {
         if !self.worker().root_marks(self.frame()).is_some_and(RootMarks::is_detached) {
             self.observer().note(note);
         }
@@ -543,7 +515,8 @@ impl<'w> Context<'w> {
 
     /// A waker of this thread.
     pub(crate) fn waker(&self) -> Waker {
-        Waker::new(self.worker().shared(), self.worker().index())
+        let pool = Arc::downgrade(self.worker().shared());
+        Waker::new(pool, self.worker().index())
     }
 
     /// Waits until something is `ready` or until this time; returns whether it is ready. The party
@@ -602,10 +575,13 @@ impl<'w> Context<'w> {
         self.worker().shared().seam().is_real()
     }
 
-    fn observer(&self) -> &'w dyn super::pool::PoolObserver {
+    fn observer(&self) -> &'w dyn PoolObserver {
         &*self.worker().shared().observer
     }
 }
+
+/// A task of the program as a task of the scheduler.
+pub(crate) struct Run<T>(pub(crate) T);
 
 /// A spawned child; see [`Context::spawn`].
 #[must_use = "the child's output is taken with `take`"]

@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::pool::{Pool, PoolConfig, ProgressReport, Seam};
+use super::outcome::{Failure, Outcome};
+use super::pool::{Pool, Seam};
+use super::pool_config::PoolConfig;
 use super::registry::{JobEntry, Registry};
+use super::report::ProgressReport;
 use super::solo::{SoloObserver, into_failure};
-use super::task::{Failure, Outcome};
 
 /// The longest sleep. No other thread wakes this one, and it executes what it waits for by itself,
 /// so no wait is long. It does not park, since that would consume wake-ups meant for the compute

@@ -6,20 +6,22 @@
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use springtide_forkjoin::ParallelLoops;
 use springtide_forkjoin::layer::{Fork, Place, halves};
 
 use super::context::Context;
+use super::core::remote_task::{Delivery, Encoded, TaskAbout};
+use super::core::shared::TaskThread;
 use super::core::tree::path_at;
-use super::core::worker::{Delivery, Encoded, TaskAbout, TaskThread};
-use super::task::{Failure, Stop};
+use super::outcome::{Failure, Stop};
 use crate::guard::located_panic_text;
 
 const NAME: &str = "a piece of a parallel loop";
 
 /// A closure that runs some pieces of a loop.
-pub(super) struct LoopPieces<F>(pub(super) F);
+struct LoopPieces<F>(F);
 
 impl<F> Fork<TaskThread> for LoopPieces<F>
 where
@@ -48,6 +50,30 @@ where
 
     fn decode(_delivery: Delivery, _worker: &TaskThread) -> Result<(), Stop> {
         Err(Stop::fail("a piece of a loop has run on another node"))
+    }
+}
+
+impl Context<'_> {
+    /// Runs two closures on threads of this node.
+    ///
+    /// # Errors
+    /// As [`Context::join`].
+    fn join_local(
+        &self,
+        a: impl FnOnce(&Context<'_>) -> Result<(), Stop> + Send,
+        b: impl FnOnce(&Context<'_>) -> Result<(), Stop> + Send,
+    ) -> Result<(), Stop> {
+        /// Counts the join until it ends, also by a panic.
+        struct JoinCount<'a>(&'a AtomicUsize);
+        impl Drop for JoinCount<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        let joins = &self.worker().shared().local_joins;
+        joins.fetch_add(1, Ordering::Relaxed);
+        let _count = JoinCount(joins);
+        self.scope().join(LoopPieces(a), LoopPieces(b)).map(|_| ())
     }
 }
 

@@ -53,7 +53,6 @@
 //! let Stop(cause) = Stop::fail("no");
 //! ```
 
-mod batch;
 pub mod bench;
 mod checkpoint;
 mod context;
@@ -62,11 +61,16 @@ mod engine;
 mod here;
 mod loops;
 mod metering;
+mod observer;
 mod once;
+pub(crate) mod outcome;
+mod phase_times;
 mod phases;
 pub(crate) mod pool;
+mod pool_config;
 mod recover;
 mod registry;
+pub(crate) mod report;
 pub mod solo;
 #[doc(hidden)]
 pub mod steal;
@@ -75,21 +79,23 @@ mod task_job;
 mod throttle;
 #[cfg(any(test, feature = "virtual-time"))]
 mod virtual_time;
+pub(crate) mod waker;
 
 pub use crate::checksum::{checksum, checksum_from};
 pub use checkpoint::Checkpoint;
 pub use context::{Context, STATE_ARTIFACT, Spawned};
 pub use metering::MeteringSettings;
 pub use once::BuiltOnce;
-pub use phases::{PhaseClock, PhaseTime, PhaseTimes};
-pub use pool::{
-    ArrayTask, CHECKPOINT_RATE, OutputStream, Pool, PoolConfig, PoolCounts, ProgressReport,
-    RealSeam, SavedRoot, Seam, WORK_FLOOR,
-};
+pub use outcome::{Failure, Halt, InputError, Outcome, Stop};
+pub use phase_times::{PhaseTime, PhaseTimes};
+pub use phases::PhaseClock;
+pub use pool::{Pool, PoolCounts, RealSeam, Seam};
+pub use pool_config::{ArrayTask, CHECKPOINT_RATE, PoolConfig, WORK_FLOOR};
 pub use registry::{JobEntry, Registry, encode_job};
+pub use report::{OutputStream, ProgressReport, SavedRoot};
 pub use springtide_forkjoin::layer::thread_cpu;
 pub use springtide_forkjoin::{ParallelLoops, Sequential, collect, distribute};
-pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};
+pub use task::{Job, Task};
 pub use task_job::{OUTPUT_MAX, OutputAssembler, OutputError, TaskJob};
 pub use throttle::{Throttle, ThrottledSeam};
 #[cfg(any(test, feature = "virtual-time"))]
@@ -97,7 +103,9 @@ pub use virtual_time::{ProcessorSpeed, VirtualSeam};
 
 // A node's part in a job, for the roles.
 #[doc(hidden)]
-pub use core::{LeaseCounts, LeaseId};
+pub use core::LeaseId;
+#[doc(hidden)]
+pub use core::remote_task::Encoded;
 #[doc(hidden)]
 pub use engine::{
     AbsentNodeInbox, Engine, EngineConfig, EngineReport, EngineWatch, FinishedTask, LOSSES_MAX,
@@ -105,6 +113,8 @@ pub use engine::{
     WaitGraph,
 };
 #[doc(hidden)]
-pub use pool::{CachedResult, Encoded, PoolObserver, WakeRoot};
+pub use observer::{CachedResult, PoolObserver, WakeRoot};
 #[doc(hidden)]
 pub use recover::{ResultLocation, RootStart, TaskIdentity};
+#[doc(hidden)]
+pub use springtide_forkjoin::layer::LeaseCounts;

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::context::Context;
-use super::pool::Waker;
-use super::task::Stop;
+use super::outcome::Stop;
+use super::waker::Waker;
 
 /// A value that is built once, by the first task that needs it; other tasks wait for it.
 ///

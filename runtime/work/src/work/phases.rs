@@ -9,84 +9,14 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use springtide_forkjoin::ParallelLoops;
 use tokio::time::Instant;
 
 use super::context::Context;
-use super::task::{Stop, Task};
-
-/// The time of one phase, summed over all steps.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PhaseTime {
-    /// The name of the phase.
-    pub name: String,
-    /// Wall time in seconds.
-    pub wall_s: f64,
-    /// Processor time of this node's compute threads in seconds; none in virtual time, or where the
-    /// system does not report it.
-    pub cpu_s: Option<f64>,
-    /// The part of the wall time in seconds outside loops and tasks that threads can share.
-    pub serial_s: f64,
-}
-
-/// The times of all phases, in the order of their first laps.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct PhaseTimes(pub Vec<PhaseTime>);
-
-impl PhaseTimes {
-    /// The part of the whole wall time that was serial; 0 if no time has passed.
-    pub fn serial_share(&self) -> f64 {
-        let sum = |of: fn(&PhaseTime) -> f64| self.0.iter().map(of).sum::<f64>();
-        let wall = sum(|phase| phase.wall_s);
-        if wall > 0.0 { sum(|phase| phase.serial_s) / wall } else { 0.0 }
-    }
-
-    /// The times for a result in JSON: an object for each phase by name, and `serial_share`.
-    pub fn to_json(&self) -> serde_json::Value {
-        let phase = |phase: &PhaseTime| {
-            let PhaseTime { name, wall_s, cpu_s, serial_s } = phase;
-            let times =
-                serde_json::json!({ "wall_s": wall_s, "cpu_s": cpu_s, "serial_s": serial_s });
-            (name.clone(), times)
-        };
-        let mut all: serde_json::Map<_, _> = self.0.iter().map(phase).collect();
-        all.insert("serial_share".to_owned(), self.serial_share().into());
-        all.into()
-    }
-
-    /// The times of an object that [`to_json`](Self::to_json) made. Entries of another form are
-    /// left out.
-    pub fn from_json(object: &serde_json::Value) -> Self {
-        let phase = |(name, times): (&String, &serde_json::Value)| {
-            let seconds = |key: &str| times[key].as_f64();
-            let (wall_s, serial_s) = (seconds("wall_s")?, seconds("serial_s")?);
-            Some(PhaseTime { name: name.clone(), wall_s, cpu_s: seconds("cpu_s"), serial_s })
-        };
-        Self(object.as_object().into_iter().flatten().filter_map(phase).collect())
-    }
-
-    /// Whether there are no phases.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Adds the times of other steps.
-    pub fn add(&mut self, other: &Self) {
-        other.0.iter().for_each(|phase| self.add_phase(phase.clone()));
-    }
-
-    fn add_phase(&mut self, phase: PhaseTime) {
-        match self.0.iter_mut().find(|known| known.name == phase.name) {
-            Some(known) => {
-                known.wall_s += phase.wall_s;
-                known.cpu_s = known.cpu_s.zip(phase.cpu_s).map(|(sum, cpu)| sum + cpu);
-                known.serial_s += phase.serial_s;
-            }
-            None => self.0.push(phase),
-        }
-    }
-}
+use super::outcome::Stop;
+use super::phase_times::{PhaseTime, PhaseTimes};
+use super::report::ProgressReport;
+use super::task::Task;
 
 /// Measures the phases of a task, most often the job's root.
 ///
@@ -123,7 +53,7 @@ impl<'a, 'w> PhaseClock<'a, 'w> {
     }
 
     /// The times since the last call.
-    pub(super) fn take(&self) -> PhaseTimes {
+    fn take(&self) -> PhaseTimes {
         self.times.take()
     }
 
@@ -153,6 +83,19 @@ impl ParallelLoops for PhaseClock<'_, '_> {
         body: impl Fn(Range<usize>) + Sync,
     ) -> Result<(), Stop> {
         self.measure(|| self.cx.parallel_for(range, grain, body))
+    }
+}
+
+impl Context<'_> {
+    /// Reports the end of an iteration, with the times of its phases: those since the last one.
+    pub fn iteration_done_in(&self, clock: &PhaseClock<'_, '_>) {
+        self.report_phases(clock);
+        self.report(ProgressReport::Iteration);
+    }
+
+    /// Reports the times of the phases since the last report.
+    pub(crate) fn report_phases(&self, clock: &PhaseClock<'_, '_>) {
+        self.report(ProgressReport::Phases(clock.take()));
     }
 }
 

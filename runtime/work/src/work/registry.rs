@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::batch::Batch;
 use super::checkpoint::Checkpoint;
 use super::context::Context;
-use super::task::{InputError, Job, Outcome, Stop, Task};
+use super::core::remote_task::wire_name;
+use super::outcome::{InputError, Outcome, Stop};
+use super::task::{Batch, Job, Task};
 use crate::checksum::checksum;
 use crate::guard::call_user_code;
 use crate::meter::BenchmarkSpec;
@@ -278,11 +279,6 @@ fn run_encoded<T: Task>(body: &Bytes, cx: &Context) -> Result<Bytes, Stop> {
     let task = wire::decode_payload::<T>(body)?;
     let output = cx.run_task(task)?;
     Ok(wire::encode_payload(&output)?)
-}
-
-/// The name of a task on the wire.
-pub(crate) fn wire_name(name: &str, batch: bool) -> String {
-    if batch { format!("{name}*") } else { name.to_owned() }
 }
 
 #[cfg(test)]

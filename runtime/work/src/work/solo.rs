@@ -8,11 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::core::LeaseId;
-use super::pool::{
-    Pool, PoolConfig, PoolCounts, PoolObserver, ProgressReport, RealSeam, SavedRoot, Seam,
-};
+use super::observer::PoolObserver;
+use super::outcome::{Failure, Outcome, Stop, StopCause};
+use super::pool::{Pool, PoolCounts, RealSeam, Seam};
+use super::pool_config::PoolConfig;
 use super::registry::{JobEntry, Registry};
-use super::task::{Failure, Outcome, Stop, StopCause};
+use super::report::{ProgressReport, SavedRoot};
 use crate::id::{JobId, NodeId, Peer};
 use crate::meter::Times;
 use crate::share::{ObjectAction, ShareConfig, SharedObjects as Objects};

@@ -7,8 +7,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::context::Context;
+use super::outcome::{Outcome, Stop};
 use super::registry::Registry;
-use super::task::{Job, Outcome, Stop, Task};
+use super::task::{Job, Task};
 use crate::checksum::checksum;
 use crate::wire;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::super::pool::PoolNodeState;
+use super::super::node::PoolNodeState;
 use super::*;
 use crate::files::{FetchResult, FileEntry, FilesReport};
 use crate::manager::{Approach, JobRequirements, Kind};

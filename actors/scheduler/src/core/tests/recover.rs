@@ -31,7 +31,7 @@ fn view(epoch: u32, members: &[&str], coordinator: &str) -> View {
     for &name in members {
         let (cluster, _) = name.split_once('-').unwrap();
         let registration = NodeRegistration { cluster: cluster.into(), ..registration(name, None) };
-        view.members.insert(name.into(), super::super::pool::member(&registration));
+        view.members.insert(name.into(), super::super::node::member(&registration));
     }
     view.coordinator = Some(coordinator.into());
     view

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::super::pool::PoolNodeState;
+use super::super::node::PoolNodeState;
 use super::managed::needs;
 use super::*;
 use crate::manager::{Approach, Kind};
@@ -456,7 +456,7 @@ impl StubBatch {
                 for member in job.into_iter().flat_map(|job| &job.members) {
                     if let Some(registration) = &old.nodes[member].registration {
                         view.members
-                            .insert(member.clone(), super::super::pool::member(registration));
+                            .insert(member.clone(), super::super::node::member(registration));
                     }
                 }
                 view.epoch = job.map_or(Epoch(1), |job| job.epoch);

@@ -6,7 +6,7 @@
 //! the outcome is compared.
 
 use super::super::managed::JobStage;
-use super::super::pool::PoolNodeState;
+use super::super::node::PoolNodeState;
 use super::managed::needs;
 use super::recover::begun;
 use super::*;

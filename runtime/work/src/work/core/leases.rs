@@ -1,59 +1,13 @@
 //! Leases: tasks that other nodes execute, from their export to their end.
 
-use serde::{Deserialize, Serialize};
-use springtide_forkjoin::layer::{LeaseKey, Offer};
+use springtide_forkjoin::layer::Offer;
 
-pub use springtide_forkjoin::layer::LeaseCounts;
-
+use super::remote_task::{DeliveredEnd, Delivery, Export, Lease, LeaseId, wire_name};
 use super::shared::PoolState;
 use super::tree::{Base, path_at};
-use super::worker::{DeliveredEnd, Delivery, Encoded};
 use crate::id::{Peer, TaskPath};
 use crate::meter::ThreadState;
 use crate::work::recover::{ResultLocation, TaskIdentity};
-use crate::work::registry::wire_name;
-
-/// The identifier of a lease: an index in the owner's lease table and the generation of that entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct LeaseId {
-    /// The index in the owner's table.
-    pub index: u32,
-    /// The generation: counts the uses of the entry.
-    pub generation: u32,
-}
-
-impl From<LeaseKey> for LeaseId {
-    fn from(LeaseKey { index, generation }: LeaseKey) -> Self {
-        Self { index, generation }
-    }
-}
-
-impl From<LeaseId> for LeaseKey {
-    fn from(LeaseId { index, generation }: LeaseId) -> Self {
-        Self { index, generation }
-    }
-}
-
-/// A task with the node that holds its lease.
-#[derive(Clone, Debug)]
-pub(crate) struct Lease {
-    pub(crate) task: TaskIdentity,
-    pub(crate) thief: Peer,
-}
-
-impl Lease {
-    pub(crate) fn place(&self) -> ResultLocation {
-        ResultLocation { identity: self.task.clone(), holder: self.thief.clone() }
-    }
-}
-
-/// A task taken out for another node.
-#[derive(Debug)]
-pub(crate) struct Export {
-    pub(crate) lease: LeaseId,
-    pub(crate) task: TaskIdentity,
-    pub(crate) encoded: Encoded,
-}
 
 impl PoolState {
     /// Takes the oldest task of some deque for `thief`; with `awaited`, only one at or below that

@@ -5,15 +5,17 @@
 //! calls out through the traits `Seam` and `PoolObserver`. Its only `unsafe` is the promise of
 //! `worker.rs` to the scheduler.
 
-pub(crate) mod leases;
-pub(crate) mod patience;
+mod leases;
+mod measure;
+mod patience;
+pub(crate) mod remote_task;
 pub(crate) mod round;
 pub(crate) mod shared;
 pub(crate) mod tree;
-pub(crate) mod watch;
+mod watch;
+mod watch_list;
 #[cfg(test)]
 mod watch_tests;
 pub(crate) mod worker;
 
-pub use leases::{LeaseCounts, LeaseId};
-pub use worker::Encoded;
+pub use remote_task::LeaseId;

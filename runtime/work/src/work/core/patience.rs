@@ -4,38 +4,14 @@
 //! stack and delay the message. A process without a part in the computation runs pieces of parallel
 //! loops, which are brief. This module does not know what is awaited.
 
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use springtide_forkjoin::layer::{ComputeThread, SLEEP_MAX, ThreadCore};
 use tokio::time::Instant;
 
-use super::shared::{PoolState, ROUND};
-use super::tree::TaskFrame;
-use super::worker::TaskThread;
+use super::shared::{ROUND, TaskFrame, TaskThread};
 use crate::meter::ThreadState;
-use crate::work::task::Stop;
-
-/// Wakes a sleeping compute thread while its pool exists.
-#[derive(Clone)]
-pub(crate) struct Waker {
-    shared: Weak<PoolState>,
-    /// The index of the thread.
-    pub(crate) thread: u32,
-}
-
-impl Waker {
-    pub(crate) fn new(shared: &Arc<PoolState>, thread: u32) -> Self {
-        Self { shared: Arc::downgrade(shared), thread }
-    }
-
-    /// Wakes the thread; call it after the awaited value is stored.
-    pub(crate) fn wake(&self) {
-        if let Some(shared) = self.shared.upgrade() {
-            shared.wake_owner(self.thread, None);
-        }
-    }
-}
+use crate::work::outcome::Stop;
 
 impl TaskThread {
     /// Waits until something is `ready` or `until` is reached; returns whether it is ready. The

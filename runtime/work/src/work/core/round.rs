@@ -1,20 +1,11 @@
-//! Measurements on compute threads: rounds, and the clock of the root's own time.
-//!
-//! In a round every thread executes one share of a measurement on its own stack. The clock measures
-//! the time in which the job's root runs its own code. This module does not know what is measured.
-//!
-//! None of it slows the fast path of joins: threads arrive here by the word that joins read anyway.
+//! The data of measurements on compute threads: the current round, and the clock of the root's own
+//! time. `measure` describes their use.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use springtide_forkjoin::layer::ComputeThread;
 use tokio::time::Instant;
-
-use super::shared::{PoolState, ROUND};
-use super::worker::TaskThread;
-use crate::meter::ThreadState;
 
 /// The position of one share: its thread, and the stack it may use.
 #[derive(Clone, Copy, Debug)]
@@ -37,77 +28,45 @@ pub(crate) struct Round {
     share: Mutex<Option<Arc<RoundShare>>>,
 }
 
+impl Round {
+    /// Starts a round and replaces the previous one.
+    pub(super) fn begin(&self, share: Arc<RoundShare>) {
+        let mut current = lock(&self.share);
+        *current = Some(share);
+        self.number.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Ends the round.
+    pub(super) fn end(&self) {
+        *lock(&self.share) = None;
+    }
+
+    /// The number of the newest round.
+    pub(super) fn number(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    /// The share of each thread, unless the round has ended.
+    pub(super) fn share(&self) -> Option<Arc<RoundShare>> {
+        lock(&self.share).clone()
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Each critical section is a single step, so a poisoned lock is safe to use.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-impl PoolState {
-    /// Starts a round and replaces the previous one. Each thread executes the share once, in
-    /// [`ThreadState::Bench`].
-    ///
-    /// It does so at its next join or when it is idle, but not while its stack is more than half
-    /// full. [`PoolObserver::idle`](crate::work::PoolObserver::idle) is called after each share.
-    pub(crate) fn begin_round(&self, share: Arc<RoundShare>) {
-        {
-            let mut current = lock(&self.round.share);
-            *current = Some(share);
-            self.round.number.fetch_add(1, Ordering::SeqCst);
-        }
-        self.signal(ROUND, true);
-        self.wake_all();
-    }
-
-    /// Ends the round: no thread starts its share from here on.
-    pub(crate) fn end_round(&self) {
-        *lock(&self.round.share) = None;
-        self.signal(ROUND, false);
-    }
-}
-
-impl TaskThread {
-    /// Executes this thread's share of the current round, once.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn join_round(&self, interrupts_work: bool) {
-        let round = &self.shared().round;
-        let number = round.number.load(Ordering::Acquire);
-        if number == self.rounds.get() || !self.core().has_stack() {
-            return;
-        }
-        let Some(share) = lock(&round.share).clone() else { return };
-        self.rounds.set(number);
-        let me = self.core().me();
-        let paused = self.leave_root();
-        // During the share the thread accepts no other work.
-        me.set_idle(false);
-        let left = me.layer.account.switch(ThreadState::Bench, Instant::now());
-        share(SharePosition {
-            thread: self.index(),
-            stack_bytes: self.core().stack_left(),
-            interrupts_work,
-        });
-        me.layer.account.switch(left, Instant::now());
-        drop(paused);
-        self.shared().observer.idle();
-    }
-}
-
-/// The word that joins read while the root runs its own code, instead of the pool's signals. It is
-/// never zero, so each of the root's joins takes the slow path, which stops the clock. Other joins
-/// cost the same as without it.
-static AT_ROOT: AtomicU32 = AtomicU32::new(1);
 
 /// The time in which the job's root ran its own code, between its children, on one thread.
 #[derive(Debug, Default)]
 pub(crate) struct RootClock(Mutex<(Duration, Option<Instant>)>);
 
 impl RootClock {
-    fn begin(&self, now: Instant) {
+    pub(super) fn begin(&self, now: Instant) {
         lock(&self.0).1 = Some(now);
     }
 
-    fn end(&self, now: Instant) {
+    pub(super) fn end(&self, now: Instant) {
         let (spent, since) = &mut *lock(&self.0);
         if let Some(since) = since.take() {
             *spent += now.saturating_duration_since(since);
@@ -118,58 +77,5 @@ impl RootClock {
     pub(crate) fn spent(&self, now: Instant) -> Duration {
         let (spent, since) = *lock(&self.0);
         spent + since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
-    }
-}
-
-impl TaskThread {
-    /// Whether the calling code belongs to the root itself.
-    #[inline]
-    pub(crate) fn is_at_root(&self) -> bool {
-        self.core().reads_signals_word(&AT_ROOT)
-    }
-
-    /// Marks the root's own code from here until the guard is dropped. `None` if nothing is
-    /// measured.
-    pub(crate) fn enter_root(&self) -> Option<RootGuard<'_>> {
-        if !self.shared().is_metered() {
-            return None;
-        }
-        self.set_at_root(true);
-        Some(RootGuard { worker: self, inside: true })
-    }
-
-    /// Pauses the root's own code from here until the guard is dropped. `None` if the root's code
-    /// does not run.
-    #[inline]
-    pub(crate) fn leave_root(&self) -> Option<RootGuard<'_>> {
-        if !self.is_at_root() {
-            return None;
-        }
-        self.set_at_root(false);
-        Some(RootGuard { worker: self, inside: false })
-    }
-
-    #[cold]
-    fn set_at_root(&self, inside: bool) {
-        let now = Instant::now();
-        if inside {
-            self.core().set_signals_word(Some(&AT_ROOT));
-            self.data().root_clock.begin(now);
-        } else {
-            self.core().set_signals_word(None);
-            self.data().root_clock.end(now);
-        }
-    }
-}
-
-/// Undoes [`Worker::enter_root`] or [`Worker::leave_root`].
-pub(crate) struct RootGuard<'a> {
-    worker: &'a TaskThread,
-    inside: bool,
-}
-
-impl Drop for RootGuard<'_> {
-    fn drop(&mut self) {
-        self.worker.set_at_root(!self.inside);
     }
 }

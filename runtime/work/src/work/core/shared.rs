@@ -1,6 +1,7 @@
-//! The part of a pool's state that is about tasks of a grid: halts, and results to reuse. The
-//! scheduler's part is [`PoolCore`].
+//! The state of a pool and of its threads, as far as it is about tasks of a grid: halts, and
+//! results to reuse. The scheduler's part is [`PoolCore`].
 
+use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -8,19 +9,24 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use springtide_forkjoin::layer::{Counter, HeldSlot, PoolCore, PoolLimits, ThreadClock, WANTED};
+use springtide_forkjoin::Seam;
+use springtide_forkjoin::layer::{
+    self, Counter, HeldSlot, PoolCore, PoolLimits, ThreadClock, ThreadCore, WANTED,
+};
 use tokio::time::Instant;
 
-use super::leases::{Lease, LeaseId};
+use super::remote_task::{Delivery, Lease, LeaseId, wire_name};
 use super::round::{RootClock, Round};
-use super::tree::{Base, TaskFrame, halt_of, is_above, path_at};
-use super::watch::ThreadWatch;
-use super::worker::{Delivery, TaskThread};
+use super::tree::{Base, halt_of, is_above, path_at};
+use super::watch_list::{ThreadWatch, WatchList};
 use crate::id::{Peer, TaskPath};
 use crate::meter::{SharedAccount, UnitCounter};
-use crate::work::pool::{ArrayTask, CachedResult, PoolConfig, PoolObserver, Seam};
-use crate::work::registry::{Registry, wire_name};
-use crate::work::task::Halt;
+use crate::work::context::Context;
+use crate::work::observer::{CachedResult, PoolObserver};
+use crate::work::outcome::Halt;
+use crate::work::pool_config::{ArrayTask, PoolConfig};
+use crate::work::registry::{Registry, RunEncoded};
+use crate::work::waker::WakeThread;
 
 // The first bit of the signals is the scheduler's.
 const _: () = assert!(WANTED == 1);
@@ -44,7 +50,7 @@ const RESTS: u32 = 64;
 /// A task of another node that waits for a thread.
 pub(crate) struct Incoming {
     pub(crate) base: Arc<Base>,
-    pub(crate) run: fn(&Bytes, &crate::work::Context) -> Result<Bytes, crate::work::Stop>,
+    pub(crate) run: RunEncoded,
     pub(crate) body: Bytes,
     /// The node that gets the result; `lease` is the lease there.
     pub(crate) owner: Peer,
@@ -54,7 +60,7 @@ pub(crate) struct Incoming {
 /// A job's root: the top of a tree that has no slot.
 pub(crate) struct RootWork {
     pub(crate) base: Arc<Base>,
-    pub(crate) run: Box<dyn FnOnce(&crate::work::Context) + Send>,
+    pub(crate) run: Box<dyn FnOnce(&Context) + Send>,
 }
 
 /// Work that has no slot on this node.
@@ -82,6 +88,22 @@ pub(crate) struct ThreadData {
     pub(crate) awaits: AtomicU32,
 }
 
+/// A compute thread of a node.
+pub(crate) struct TaskThread {
+    pub(super) core: ThreadCore<TaskThread>,
+    pub(super) shared: Arc<PoolState>,
+    /// The number of halts that users' code on this thread has received.
+    pub(super) halts: Cell<u64>,
+    /// The watched tasks on this stack.
+    pub(super) watched: RefCell<WatchList>,
+    /// The last round in which the thread took part.
+    pub(super) rounds: Cell<u64>,
+}
+
+/// The frame of a running task.
+pub(crate) type TaskFrame = layer::TaskFrame<TaskThread>;
+
+/// The state that the threads of a pool share.
 pub(crate) struct PoolState {
     core: Arc<PoolCore<TaskThread>>,
     halt_reason: AtomicU32,
@@ -125,6 +147,12 @@ impl Deref for PoolState {
     #[inline(always)]
     fn deref(&self) -> &PoolCore<TaskThread> {
         &self.core
+    }
+}
+
+impl WakeThread for PoolState {
+    fn wake_thread(&self, thread: u32) {
+        self.wake_owner(thread, None);
     }
 }
 

@@ -6,18 +6,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use springtide_forkjoin::layer;
+use serde::Serialize;
+use springtide_forkjoin::layer::{ComputeThread, Place, TaskFrame};
 
-use super::worker::TaskThread;
+use super::remote_task::{TaskAbout, wire_name};
 use crate::id::TaskPath;
 use crate::wire;
 use crate::work::checkpoint::RootMarks;
+use crate::work::outcome::Halt;
 use crate::work::recover::{KeptOutput, KeptOutputs, PartialResults, ResultLocation, RootStart};
-use crate::work::registry::wire_name;
-use crate::work::task::{Halt, Task};
-
-/// The frame of a running task.
-pub(crate) type TaskFrame = layer::TaskFrame<TaskThread>;
 
 /// The base of a tree of tasks on this node: the job's root, or a task stolen from another node.
 #[derive(Debug)]
@@ -154,23 +151,23 @@ fn path_below((base, indices): (&Base, Vec<u32>)) -> TaskPath {
 }
 
 /// The path of the task in this frame.
-pub(crate) fn path_of(frame: &TaskFrame) -> TaskPath {
+pub(crate) fn path_of<W: ComputeThread<Tree = Base>>(frame: &TaskFrame<W>) -> TaskPath {
     path_below(frame.indices())
 }
 
 /// The path of the child at this place.
-pub(crate) fn path_at(place: layer::Place<'_, TaskThread>) -> TaskPath {
+pub(crate) fn path_at<W: ComputeThread<Tree = Base>>(place: Place<'_, W>) -> TaskPath {
     path_below(place.indices())
 }
 
 /// The base of the tree, if this is the frame of the job's root. Every other top task was a child,
 /// so its path is not empty.
-pub(crate) fn root_of(frame: &TaskFrame) -> Option<&Base> {
+pub(crate) fn root_of<W: ComputeThread<Tree = Base>>(frame: &TaskFrame<W>) -> Option<&Base> {
     frame.top_of().filter(|base| base.path.0.is_empty())
 }
 
 /// Whether the paths of this task's children have at most `depth` elements.
-pub(crate) fn is_above(frame: &TaskFrame, depth: usize) -> bool {
+pub(crate) fn is_above<W: ComputeThread<Tree = Base>>(frame: &TaskFrame<W>, depth: usize) -> bool {
     let (mut frame, mut below) = (frame, 1);
     while below <= depth {
         match frame.parent_or_tree() {
@@ -182,20 +179,36 @@ pub(crate) fn is_above(frame: &TaskFrame, depth: usize) -> bool {
 }
 
 /// Keeps the output of a finished task when its tree stops because the node leaves.
-pub(crate) fn keep_output<T: Task>(base: &Base, path: TaskPath, output: &T::Output) {
-    keep::<T>(base, path, output, usize::MAX);
+pub(crate) fn keep_output<O: Serialize>(
+    base: &Base,
+    path: TaskPath,
+    about: &TaskAbout,
+    output: &O,
+) {
+    keep(base, path, about, output, usize::MAX);
 }
 
 /// Keeps the output of a finished task while its tree still runs, if there is room. Returns whether
 /// it is kept.
-pub(crate) fn keep_early<T: Task>(base: &Base, path: TaskPath, output: &T::Output) -> bool {
-    keep::<T>(base, path, output, KEPT_BYTES)
+pub(crate) fn keep_early<O: Serialize>(
+    base: &Base,
+    path: TaskPath,
+    about: &TaskAbout,
+    output: &O,
+) -> bool {
+    keep(base, path, about, output, KEPT_BYTES)
 }
 
-fn keep<T: Task>(base: &Base, path: TaskPath, output: &T::Output, bytes_max: usize) -> bool {
+fn keep<O: Serialize>(
+    base: &Base,
+    path: TaskPath,
+    about: &TaskAbout,
+    output: &O,
+    bytes_max: usize,
+) -> bool {
     // An output that cannot be encoded cannot be sent either, so its task is computed again.
     let encode = AssertUnwindSafe(|| wire::encode_payload(output));
     let Ok(Ok(output)) = catch_unwind(encode) else { return false };
-    let name = wire_name(T::NAME, T::BATCH);
+    let name = wire_name(about.name, about.batch);
     base.keep(KeptOutput { path, name, output }, bytes_max)
 }

@@ -26,109 +26,28 @@
 //!
 //! # Safety
 //!
-//! The module knows neither what is kept nor where. The list holds addresses for comparison and
-//! never dereferences them. A stale entry can only cause one output to be kept in vain.
+//! The module knows neither what is kept nor where. The [list](super::watch_list) holds addresses
+//! for comparison and never dereferences them. A stale entry can only cause one output to be kept
+//! in vain.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
-use springtide_forkjoin::layer::ComputeThread;
+use springtide_forkjoin::layer::{ComputeThread, Fork};
 
-use super::shared::PoolState;
-use super::tree::{TaskFrame, keep_early, keep_output, path_of};
-use super::worker::TaskThread;
-use crate::work::task::{Halt, Task};
-
-/// The word of a thread whose tick is due.
-const DUE: usize = 0;
-/// The word of a thread whose list is empty.
-const NONE: usize = usize::MAX;
+use super::shared::{PoolState, TaskFrame, TaskThread};
+use super::tree::{keep_early, keep_output, path_of};
+use super::watch_list::{DUE, NONE, WatchedTask};
+use crate::work::context::Run;
+use crate::work::outcome::Halt;
+use crate::work::task::Task;
 
 /// Tolerance at the ends of a stack, which starts near the frame of its thread's worker.
 const STACK_TOLERANCE_BYTES: usize = 4096;
 
-/// The words that one thread shares with the ticker.
-pub(crate) struct ThreadWatch {
-    /// Tasks in frames at or above this address are examined when they end. [`DUE`]: all of them,
-    /// and the list is renewed.
-    from: AtomicUsize,
-    /// The time of the tick in microseconds since the pool's start; valid in [`DUE`].
-    since_us: AtomicU64,
-}
-
-impl Default for ThreadWatch {
-    fn default() -> Self {
-        Self { from: AtomicUsize::new(NONE), since_us: AtomicU64::new(0) }
-    }
-}
-
-impl ThreadWatch {
-    /// Whether a tick is due.
-    #[inline(always)]
-    pub(crate) fn is_due(&self) -> bool {
-        self.from.load(Ordering::Relaxed) == DUE
-    }
-
-    #[inline(always)]
-    fn covers(&self, frame: &TaskFrame) -> bool {
-        std::ptr::from_ref(frame).addr() >= self.from.load(Ordering::Relaxed)
-    }
-
-    /// Stores a tick. An earlier one that is still due stays, since the tasks of that time still
-    /// run; then returns false.
-    fn set_due(&self, now_us: u64) -> bool {
-        let new = !self.is_due();
-        if new {
-            self.since_us.store(now_us, Ordering::Relaxed);
-            self.from.store(DUE, Ordering::Release);
-        }
-        new
-    }
-}
-
-/// A task on a thread's list.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct WatchedTask {
-    /// The address of its frame.
-    frame: usize,
-    /// The index, which distinguishes the task from earlier children in the same frame.
-    index: u64,
-    since_us: u64,
-}
-
-impl WatchedTask {
-    fn is(&self, frame: &TaskFrame) -> bool {
-        self.frame == std::ptr::from_ref(frame).addr() && self.index == frame.index()
-    }
-}
-
-/// The tasks that a thread watches.
-#[derive(Default)]
-pub(crate) struct WatchList {
-    /// The listed tasks, outermost first. New ones are appended, and an ended task removes all
-    /// after it, so every entry is on the stack.
-    tasks: Vec<WatchedTask>,
-}
-
-impl WatchList {
-    /// The value of the thread's word. Nested frames usually have lower addresses, but the order is
-    /// unknown where one was inlined into another.
-    fn from(&self) -> usize {
-        self.tasks.iter().map(|task| task.frame).min().unwrap_or(NONE)
-    }
-
-    /// Removes an ended task. Returns the time of its tick, if it was listed.
-    fn end(&mut self, frame: &TaskFrame) -> Option<u64> {
-        let at = self.tasks.iter().rposition(|task| task.is(frame))?;
-        let since_us = self.tasks[at].since_us;
-        self.tasks.truncate(at);
-        Some(since_us)
-    }
-}
-
 impl PoolState {
     /// Sends a tick to each thread, so that tasks which run now and continue for a while are kept.
     /// Returns false if no thread has taken the previous one: then call it again only after
-    /// [`PoolObserver::tick_taken`](crate::work::pool::PoolObserver::tick_taken).
+    /// [`PoolObserver::tick_taken`](crate::work::observer::PoolObserver::tick_taken).
     pub(crate) fn tick(&self) -> bool {
         let now_us = self.now_us();
         let send =
@@ -193,8 +112,7 @@ impl TaskThread {
                 if watched.tasks.last().is_some_and(|last| last.is(frame)) {
                     return false;
                 }
-                let address = std::ptr::from_ref(frame).addr();
-                new.push(WatchedTask { frame: address, index: frame.index(), since_us });
+                new.push(WatchedTask::of(frame, since_us));
                 next = frame.parent();
             }
             true
@@ -236,13 +154,14 @@ impl TaskThread {
         let Some(least_us) = self.shared().keep_least_us else { return output };
         let base = frame.tree();
         let path = || path_of(frame);
+        let about = <Run<T> as Fork<TaskThread>>::ABOUT;
         match self.shared().halted(|| base) {
-            Some(Halt::Leave) => keep_output::<T>(base, path(), &output),
+            Some(Halt::Leave) => keep_output(base, path(), about, &output),
             Some(_) => {}
             None => {
                 let lasted = since_us.map_or(0, |us| self.shared().now_us().saturating_sub(us));
                 let long = since_us.is_some() && lasted >= least_us;
-                if long && keep_early::<T>(base, path(), &output) {
+                if long && keep_early(base, path(), about, &output) {
                     self.count_kept();
                 }
             }

@@ -15,9 +15,12 @@ use tokio::time::{Instant, sleep};
 use super::LeaseId;
 use crate::id::{Incarnation, Peer, TaskPath};
 use crate::wire;
-use crate::work::pool::{Pool, PoolConfig, ProgressReport, WORK_FLOOR};
+use crate::work::outcome::{Halt, Stop};
+use crate::work::pool::Pool;
+use crate::work::pool_config::{PoolConfig, WORK_FLOOR};
+use crate::work::report::ProgressReport;
 use crate::work::solo::SoloObserver;
-use crate::work::task::{Halt, Stop, Task};
+use crate::work::task::Task;
 use crate::work::{Context, Registry, RootStart, VirtualSeam};
 
 /// A step of a task; a task executes its steps in order.

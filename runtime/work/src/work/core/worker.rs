@@ -1,5 +1,5 @@
-//! The layer of a grid's tasks above the scheduler: what a compute thread of a node is, and what it
-//! does with tasks.
+//! The layer of a grid's tasks above the scheduler: what a compute thread of a node does with
+//! tasks.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,76 +7,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
 use springtide_forkjoin::layer::{
     Activity, Awaited, ComputeThread, Fork, HeldSlot, LeaseKey, Place, ThreadClock, ThreadCore,
     run_thread, run_top,
 };
 use tokio::time::Instant;
 
-use super::leases::Lease;
-use super::shared::{Incoming, PoolState, ROUND, RootWork, ThreadData, TopWork};
-use super::tree::{Base, TaskFrame, keep_output, path_at, path_of, root_of};
-use super::watch::WatchList;
+use super::remote_task::{Delivery, Encoded, Lease, TaskAbout};
+use super::shared::{
+    Incoming, PoolState, ROUND, RootWork, TaskFrame, TaskThread, ThreadData, TopWork,
+};
+use super::tree::{Base, keep_output, path_at, path_of, root_of};
 use crate::guard::located_panic_text;
 use crate::id::TaskPath;
 use crate::meter::{ThreadState, UnitCounter};
-use crate::share::{ObjectNeed, forget_kept};
+use crate::share::forget_kept;
 use crate::wire;
 use crate::work::checkpoint::RootMarks;
-use crate::work::context::Context;
-use crate::work::recover::{RootStart, TaskIdentity};
-use crate::work::task::{Failure, Halt, Stop, StopCause, Task};
-
-/// A compute thread of a node.
-pub(crate) struct TaskThread {
-    core: ThreadCore<TaskThread>,
-    shared: Arc<PoolState>,
-    /// The number of halts that users' code on this thread has received.
-    halts: Cell<u64>,
-    /// The watched tasks on this stack.
-    pub(super) watched: RefCell<WatchList>,
-    /// The last round in which the thread took part.
-    pub(super) rounds: Cell<u64>,
-}
-
-/// The type of a task, as far as other nodes know it.
-pub(crate) struct TaskAbout {
-    pub(crate) name: &'static str,
-    pub(crate) batch: bool,
-    /// Whether the task stays on its node: it borrows from the frame of its parent.
-    pub(crate) is_local: bool,
-}
-
-/// A task as it travels between nodes.
-#[derive(Debug)]
-pub struct Encoded {
-    pub(crate) body: Bytes,
-    pub(crate) needs: Vec<ObjectNeed>,
-    pub(crate) start: RootStart,
-}
-
-impl Encoded {
-    /// The identity of the task with this path and name.
-    pub(crate) fn identity(&self, path: TaskPath, name: &str) -> TaskIdentity {
-        TaskIdentity::of(path, name, &self.body, &self.needs, self.start)
-    }
-}
-
-/// The end of a leased task as the thief reports it.
-pub(crate) type DeliveredEnd = Result<Bytes, Failure>;
-
-/// The end of a leased task, and the time of its arrival.
-pub(crate) struct Delivery {
-    end: DeliveredEnd,
-    arrived: Instant,
-}
-
-impl Delivery {
-    pub(crate) fn new(end: DeliveredEnd) -> Self {
-        Self { end, arrived: Instant::now() }
-    }
-}
+use crate::work::context::{Context, Run};
+use crate::work::outcome::{Failure, Halt, Stop, StopCause};
+use crate::work::task::Task;
 
 // SAFETY: the core is a field, and `Context` keeps its scope.
 #[allow(unsafe_code)]
@@ -242,9 +192,6 @@ unsafe impl ComputeThread for TaskThread {
     }
 }
 
-/// A task of the program as a task of the scheduler.
-pub(crate) struct Run<T>(pub(crate) T);
-
 impl<T: Task> Fork<TaskThread> for Run<T> {
     type Output = T::Output;
     const ABOUT: &'static TaskAbout =
@@ -321,7 +268,7 @@ impl<T: Task> Fork<TaskThread> for Run<T> {
             None => worker.shared.halted(|| base) == Some(Halt::Leave),
         };
         if leaves {
-            keep_output::<T>(base, path_at(place), output);
+            keep_output(base, path_at(place), Self::ABOUT, output);
         }
     }
 

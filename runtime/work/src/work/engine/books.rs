@@ -4,7 +4,7 @@
 //! it.
 
 use super::*;
-use crate::work::core::LeaseCounts;
+use crate::work::LeaseCounts;
 
 /// The state of an engine at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -35,24 +35,25 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::core::LeaseId;
+use super::core::remote_task::Encoded;
 use super::core::tree::{Base, root_base};
 use super::metering::{Metering, MeteringSettings};
-use super::pool::{
-    CachedResult, Encoded, Pool, PoolConfig, PoolObserver, ProgressReport, SavedRoot, Seam,
-    WakeRoot,
-};
+use super::observer::{CachedResult, PoolObserver, WakeRoot};
+use super::outcome::{Failure, Halt, Outcome, Stop, StopCause};
+use super::pool::{Pool, Seam};
+use super::pool_config::PoolConfig;
 use super::recover::messages::{Adopt, Audit, Handover, Orphans};
 use super::recover::{
     KeptOutput, PartialResults, ResultLocation, ResultLocations, Results, RootStart, StoredResult,
     TaskIdentity,
 };
 use super::registry::{JobEntry, Registry};
+use super::report::{ProgressReport, SavedRoot};
 use super::solo::into_failure;
 use super::steal::{
     Abandon, StealPolicy, StealReply, StealRequest, StealScope, StolenTask, TaskOutcome,
     TaskResult, TaskReturn, Thief, ThiefAction, Victim, WorkHint,
 };
-use super::task::{Failure, Halt, Outcome, Stop, StopCause};
 use crate::event::{Event, Recorder, StolenTaskEnd};
 use crate::id::{ClusterId, Incarnation, JobId, NodeId, Peer, TaskPath};
 use crate::membership::View;

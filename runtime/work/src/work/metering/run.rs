@@ -16,9 +16,9 @@ use crate::meter::{BenchmarkGoal, BenchmarkRun, BenchmarkSpec, SpecId, SpeedMeas
 use crate::work::bench::{self, BenchmarkError};
 use crate::work::core::round::SharePosition;
 use crate::work::here;
+use crate::work::outcome::Halt;
 use crate::work::pool::{Pool, Seam};
 use crate::work::registry::{JobEntry, Registry};
-use crate::work::task::Halt;
 use crate::work::thread_cpu;
 
 /// The time within which threads must arrive to take part, and within which a stopped run must end

@@ -552,9 +552,9 @@ fn a_benchmark_that_does_not_end_is_halted_with_the_node() {
 #[test]
 #[cfg(target_os = "linux")]
 fn processor_time_of_compute_threads_is_known_while_they_run_on_real_threads() {
+    use super::super::outcome::Halt;
     use super::super::pool::Pool;
     use super::super::solo::SoloObserver;
-    use super::super::task::Halt;
     on_tokio(false, || async {
         let mut registry = Registry::new();
         registry.job::<Rounds>();
