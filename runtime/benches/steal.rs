@@ -349,6 +349,7 @@ fn node(identity: &NodeIdentity, registry: Arc<Registry>) -> (Engine, Net) {
         share: ShareConfig::default(),
         metering: None,
         results_bytes: RESULTS_BYTES,
+        memory: None,
     };
     let notes = Box::new(|_: ProgressReport| {});
     let engine = Engine::start(&config, registry, net.clone(), RealSeam::new(), recorder, notes)

@@ -85,7 +85,7 @@ mod grid {
     // What the crates of this workspace share among themselves. It may change at any time.
     #[doc(hidden)]
     pub use springtide_base::{
-        event_kinds, files, fuzz, guard, private, random, records, state_table,
+        event_kinds, files, fuzz, guard, memory, private, random, records, state_table,
     };
     #[doc(hidden)]
     pub use springtide_net::{membership, net, wire};

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use springtide_runtime::event::{EventHash, Record, Recorder};
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::membership::{Member, Members, View};
+use springtide_runtime::memory::MemoryBudget;
 use springtide_runtime::meter::{Histograms, Statistics};
 use springtide_runtime::net::{
     Address, LinkProfile, LinkUnit, MemoryConfig, MemoryNet, Net, Protocols, Router,
@@ -44,6 +45,8 @@ pub struct VirtualGridConfig {
     pub seed: u64,
     /// Finished results that each node keeps for the case of a loss, in bytes; 0: none.
     pub results_bytes: usize,
+    /// The memory of each node, if it is limited.
+    pub memory: Option<Arc<MemoryBudget>>,
     /// Results of tasks that run at least this long are kept until their parents end, for the case
     /// of a leave; 0: none.
     pub work_floor: Duration,
@@ -66,6 +69,7 @@ impl VirtualGridConfig {
             fork_time: None,
             seed,
             results_bytes: RESULTS_BYTES,
+            memory: None,
             work_floor: WORK_FLOOR,
             wire: LinkUnit::Frames,
             protocols: BTreeMap::new(),
@@ -133,6 +137,12 @@ impl Controls {
         let node = NodeId::from(node);
         self.network.kill(&node);
         self.engines[&node].close();
+    }
+
+    /// The most tasks of other nodes that one node has now.
+    pub fn most_stolen(&self) -> usize {
+        let stolen = self.engines.values().map(|engine| engine.watch().books().tables.stolen);
+        stolen.max().unwrap_or(0)
     }
 
     /// Removes nodes from the members of the job.
@@ -322,6 +332,7 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
             share: ShareConfig { seed: shape.seed + at as u64, ..ShareConfig::default() },
             metering: None,
             results_bytes: shape.results_bytes,
+            memory: shape.memory.clone(),
         };
         let (keep, hear, write) = (saved.clone(), said.clone(), files.clone());
         let notes = Box::new(move |note: ProgressReport| match note {

@@ -1,13 +1,14 @@
 //! Grids in virtual time that lose nodes: the answer stays right, and completed work is not
 //! repeated.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{Incarnation, NodeId, TaskPath};
+use springtide_runtime::memory::MemoryBudget;
 use springtide_runtime::work::{
     Context, Job, LeasedTask, NodeLosses, Outcome, PoolConfig, RESULTS_BYTES, Registry, Stop, Task,
     WORK_FLOOR, encode_job, solo,
@@ -90,6 +91,40 @@ fn the_answer_survives_the_loss_of_workers_and_of_a_cluster_and_finished_work_is
         }
         // In a single history the lost nodes may have left no useful results.
         assert!(reused > 0, "loss {at}");
+    }
+}
+
+/// Nodes that are short of memory have at most one task of other nodes. They complete the job, also
+/// when one of them is lost.
+#[test]
+fn nodes_short_of_memory_take_one_task_at_a_time() {
+    let answer = alone(&Modelled { leaf_us: 0, ..JOB });
+    for seed in 1..=3 {
+        let most = |used: u64| {
+            let memory = Arc::new(MemoryBudget::new(1 << 30));
+            memory.record(used);
+            let memory = Some(memory);
+            let shape = VirtualGridConfig { memory, threads: 4, ..shape(&[3, 3], seed, 1 << 20) };
+            let most = Rc::new(Cell::new(0));
+            let seen = most.clone();
+            let run = run_scripted(&shape, JOB, move |controls| async move {
+                for step in 0..40 {
+                    sleep(Duration::from_millis(50)).await;
+                    seen.set(seen.get().max(controls.most_stolen()));
+                    if step == 20 {
+                        crash_and_declare_lost(controls.clone(), Duration::ZERO, vec!["c1-n01"])
+                            .await;
+                    }
+                }
+            });
+            assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer, "seed {seed}");
+            most.get()
+        };
+        let (free, short) = (most(0), most(1 << 30));
+        println!(
+            "seed {seed}: at most {free} tasks of other nodes, and {short} if memory is short"
+        );
+        assert!(free > 1 && short == 1, "seed {seed}: {free}, {short}");
     }
 }
 

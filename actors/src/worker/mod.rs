@@ -19,6 +19,7 @@ use actix::prelude::*;
 use springtide_runtime::event::Recorder;
 use springtide_runtime::id::{Epoch, JobId, NodeId};
 use springtide_runtime::membership::{Member, SilenceLimits, View};
+use springtide_runtime::memory::MemoryBudget;
 use springtide_runtime::meter::{
     BenchmarkGoal, BenchmarkSettings, BenchmarkSpec, LoadReader, NodeReport, SpecId,
     SpeedMeasurement, USUAL_QUOTA_PERIOD,
@@ -93,6 +94,8 @@ pub struct WorkerConfig {
     pub fork_time: Option<Duration>,
     /// Directory with the cluster's input files.
     pub files: Option<PathBuf>,
+    /// The memory of the process, if it is limited.
+    pub memory: Option<Arc<MemoryBudget>>,
     /// Receives the reason when the node is ordered to end.
     pub on_shutdown: Option<mpsc::UnboundedSender<String>>,
     /// Receives each job's engine at its start, for audits.
@@ -107,6 +110,7 @@ impl WorkerConfig {
             seam: Arc::new(|| -> Arc<dyn Seam> { RealSeam::new() }),
             fork_time: None,
             files: None,
+            memory: None,
             on_shutdown: None,
             on_engine: None,
         }
@@ -438,6 +442,7 @@ impl Worker {
                 MeteringSettings::new(spec.params.period(), seed).with_max_age(max_age)
             }),
             results_bytes: usize::try_from(spec.params.results_bytes).unwrap_or(usize::MAX),
+            memory: self.config.memory.clone(),
         };
         // Notes reach the coordinator's task in order. The root writes them no faster than it
         // computes.

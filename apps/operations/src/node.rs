@@ -21,6 +21,7 @@ use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed};
 use springtide_runtime::config::{HostShareSection, IdentitySection, NodeConfig, Sources};
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
+use springtide_runtime::memory::MemoryBudget;
 use springtide_runtime::meter::share::{bind_to_positions, memory_in_use};
 use springtide_runtime::net::tls::{NodeIdentity, calendar};
 use springtide_runtime::net::{Address, Contact};
@@ -100,7 +101,7 @@ pub async fn run(
         cluster: ClusterId::from(HEAD_CLUSTER),
         address: Address::Socket(address),
     };
-    use_share(&config.share)?;
+    let memory = use_share(&config.share)?;
     let work = &config.work;
     let throttle = Throttle {
         cgroup: work.cgroup.clone(),
@@ -114,6 +115,7 @@ pub async fn run(
         WorkerConfig::real(work.threads.get())
     };
     worker.files = config.files.clone();
+    worker.memory = memory;
     let of = ClusterId::from(cluster.as_str());
     let site_at = match &config.site_at {
         None => None,
@@ -211,8 +213,8 @@ const SILENCE_INTERVAL: Duration = Duration::from_secs(10);
 /// Interval at which a node looks at its memory.
 const MEMORY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Binds the process to its processors, and ends it when it exceeds its memory.
-fn use_share(share: &HostShareSection) -> Result<(), Failed> {
+/// Binds the process to its processors. Watches its memory, and ends it when it exceeds its limit.
+fn use_share(share: &HostShareSection) -> Result<Option<Arc<MemoryBudget>>, Failed> {
     if let Some(positions) = share.positions() {
         match bind_to_positions(&positions) {
             Ok(Some(numbers)) => tracing::info!("bound to processors {numbers:?}"),
@@ -223,7 +225,9 @@ fn use_share(share: &HostShareSection) -> Result<(), Failed> {
             Err(error) => tracing::warn!("not bound to processors: {error}"),
         }
     }
-    let Some(limit) = share.memory else { return Ok(()) };
+    let Some(limit) = share.memory else { return Ok(None) };
+    let budget = Arc::new(MemoryBudget::new(limit.bytes()));
+    let watched = budget.clone();
     let watch = move || {
         loop {
             let used = memory_in_use();
@@ -235,11 +239,19 @@ fn use_share(share: &HostShareSection) -> Result<(), Failed> {
                 );
                 std::process::exit(Exit::Memory.code().into());
             }
+            if watched.record(used) {
+                tracing::warn!(
+                    "the node and its programs use {} MiB of {limit} of memory: it takes one task \
+                    of other nodes at a time, and keeps no results for them",
+                    used >> 20
+                );
+            }
             std::thread::sleep(MEMORY_INTERVAL);
         }
     };
     let started = std::thread::Builder::new().name("memory".to_owned()).spawn(watch);
-    started.map(drop).map_err(|error| Failed::failure(format!("a thread does not start: {error}")))
+    started.map_err(|error| Failed::failure(format!("a thread does not start: {error}")))?;
+    Ok(Some(budget))
 }
 
 /// The incarnation numbers of a node: counted in a file next to its certificate, or set by its

@@ -328,6 +328,7 @@ impl Machines {
                 seam: Arc::new(seam),
                 fork_time: None,
                 files: None,
+                memory: None,
                 on_shutdown: None,
                 on_engine: Some(self.0.engines.borrow().0.clone()),
             },

@@ -9,6 +9,9 @@
 //!
 //! Files and plans do not depend on the transport to sites.
 
+// Tests may write files directly.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
 mod artefacts;
 pub mod check;
 pub mod formats;

@@ -1,6 +1,7 @@
-//! What the kernel does when memory is short.
+//! The memory of a process: its budget, and what the kernel does when memory is short.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The exit code of a shell whose command was ended by SIGKILL.
 const KILLED_CODE: i32 = 137;
@@ -41,9 +42,67 @@ impl OutOfMemoryWatch {
     }
 }
 
+/// The memory that a process may use, and whether it is short. Threads of the process share it.
+#[derive(Debug)]
+pub struct MemoryBudget {
+    limit: u64,
+    is_short: AtomicBool,
+}
+
+impl MemoryBudget {
+    /// Creates a budget of this number of bytes, of which nothing is used.
+    #[must_use]
+    pub fn new(limit: u64) -> Self {
+        Self { limit, is_short: AtomicBool::new(false) }
+    }
+
+    /// The limit in bytes.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Records the bytes in use. Returns whether the process was not short before, and is now.
+    ///
+    /// Memory is short from seven eighths of the limit on, until less than three quarters are used.
+    pub fn record(&self, used: u64) -> bool {
+        let short = if self.is_short() {
+            used >= self.limit - self.limit / 4
+        } else {
+            used >= self.limit - self.limit / 8
+        };
+        !self.is_short.swap(short, Ordering::Relaxed) && short
+    }
+
+    /// Whether memory is short.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::Relaxed)
+    }
+
+    /// A bound in bytes on one kind of data that the runtime keeps for the application: what is
+    /// usual, but at most a sixteenth of the limit.
+    #[must_use]
+    pub fn bound(&self, usual: usize) -> usize {
+        usual.min(usize::try_from(self.limit / 16).unwrap_or(usize::MAX))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_short_until_much_of_it_is_free_again() {
+        let budget = MemoryBudget::new(1600);
+        let seen: Vec<(bool, bool)> = [0, 1399, 1400, 1500, 1200, 1199, 1399, 1600]
+            .into_iter()
+            .map(|used| (budget.record(used), budget.is_short()))
+            .collect();
+        let (free, short, new) = ((false, false), (false, true), (true, true));
+        assert_eq!(seen, [free, free, new, short, short, free, free, new]);
+        assert_eq!((budget.bound(64), budget.bound(1000)), (64, 100));
+    }
 
     #[test]
     fn kills_are_read_from_the_kernels_counters() {

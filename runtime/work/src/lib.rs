@@ -15,7 +15,7 @@ pub mod spmd;
 pub mod topology;
 pub mod work;
 
-use springtide_base::{checksum, files, guard, id, processors, random};
+use springtide_base::{checksum, files, guard, id, memory, processors, random};
 #[cfg(test)]
 use springtide_base::{event_kinds, state_table};
 use springtide_config as config;

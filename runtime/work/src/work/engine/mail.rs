@@ -149,6 +149,7 @@ mod tests {
             share: ShareConfig::default(),
             metering: None,
             results_bytes: 0,
+            memory: None,
         };
         let recorder = Recorder::new("ams-0".into(), Incarnation(1), Instant::now(), 100);
         let engine = Engine::start(

@@ -57,6 +57,7 @@ use super::steal::{
 use crate::event::{Event, Recorder, StolenTaskEnd};
 use crate::id::{ClusterId, Incarnation, JobId, NodeId, Peer, TaskPath};
 use crate::membership::View;
+use crate::memory::MemoryBudget;
 use crate::meter::{
     BenchmarkOffer, BenchmarkSpec, Counters, Histograms, PeriodMeasure, Statistics, ThreadState,
 };
@@ -102,6 +103,9 @@ const LOCATIONS_PER_TASK: usize = 4000;
 /// The time that a leaving node stays after its last tree, if it named successors, to forward
 /// messages under way.
 const LINGER: Duration = Duration::from_millis(500);
+/// The interval at which a node that is short of memory looks whether it still is.
+const SHORT_INTERVAL: Duration = Duration::from_millis(100);
+
 /// The interval at which a leaving node checks whether it is done.
 const LEAVE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -142,6 +146,10 @@ pub struct EngineConfig {
     /// The bound in bytes on finished results, kept in case the node they were computed for is
     /// lost. With 0 none are kept, and tasks of lost owners are stopped.
     pub results_bytes: usize,
+    /// The memory of this process, if it is limited. Then what is kept for others is bounded by it.
+    /// While memory is short, the engine takes one task of other nodes at a time, drops results
+    /// that their owners have, and refuses messages of clients.
+    pub memory: Option<Arc<MemoryBudget>>,
 }
 
 /// The default of [`EngineConfig::results_bytes`].
@@ -149,6 +157,13 @@ pub const RESULTS_BYTES: usize = 64 << 20;
 
 /// The most bytes of messages of a job's client that wait for its root. One message may be longer.
 pub const CLIENT_MESSAGES_BYTES: usize = 64 << 20;
+
+impl EngineConfig {
+    /// A bound in bytes on one kind of kept data, from the usual one and the memory.
+    fn bound(&self, usual: usize) -> usize {
+        self.memory.as_ref().map_or(usual, |memory| memory.bound(usual))
+    }
+}
 
 /// One node's part in one job. Cheap to clone.
 #[derive(Clone)]
@@ -167,6 +182,7 @@ struct EngineCore {
     objects: OnceLock<Objects>,
     post: Arc<Dispatcher>,
     metering: Option<Metering>,
+    memory: Option<Arc<MemoryBudget>>,
     state: Mutex<EngineState>,
     /// The interval of ticks for long tasks; `None` if their outputs are not kept.
     tick_interval: Option<Duration>,
@@ -210,7 +226,7 @@ impl Engine {
             view: View::default(),
             stolen: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            results: Results::new(config.results_bytes),
+            results: Results::new(config.bound(config.results_bytes)),
             known: ResultLocations::default(),
             leaving: false,
             moved: BTreeMap::new(),
@@ -226,7 +242,7 @@ impl Engine {
             losses: Losses::default(),
             dead: BTreeMap::new(),
             former: BTreeMap::new(),
-            early: state::EarlyFrames::default(),
+            early: state::EarlyFrames::new(config.bound(state::EARLY_BYTES)),
             doubled: 0,
             event_counts: BTreeMap::new(),
             unsent: mail::Unsent::default(),
@@ -261,6 +277,7 @@ impl Engine {
             objects: OnceLock::new(),
             post: Arc::new(new_post(config.job, me.clone(), weak.clone())),
             metering,
+            memory: config.memory.clone(),
             state: Mutex::new(state),
             tick_interval: keeps.then(|| (work_floor / 2).max(TICK_MIN)),
             driver: Notify::new(),
@@ -419,12 +436,16 @@ impl Engine {
     }
 
     /// Gives the job's root, which runs here, a message of the job's client. Returns whether there
-    /// is room for it: at most [`CLIENT_MESSAGES_BYTES`] wait.
+    /// is room for it: at most [`CLIENT_MESSAGES_BYTES`] wait, a part of the node's memory, and one
+    /// message while memory is short.
     pub fn deliver_client_message(&self, body: Bytes) -> bool {
+        let memory = self.0.memory.as_ref();
+        let most = memory.map_or(CLIENT_MESSAGES_BYTES, |it| it.bound(CLIENT_MESSAGES_BYTES));
         let wake = {
             let mut state = self.0.state();
             let messages = &mut state.client_messages;
-            if !messages.waiting.is_empty() && messages.bytes + body.len() > CLIENT_MESSAGES_BYTES {
+            let is_full = self.0.is_short() || messages.bytes + body.len() > most;
+            if !messages.waiting.is_empty() && is_full {
                 return false;
             }
             messages.bytes += body.len();
@@ -568,16 +589,23 @@ impl EngineCore {
             let at = metering.pump(pool, now);
             wake = Some(wake.map_or(at, |wake| wake.min(at)));
         }
+        let is_short = self.is_short();
+        if is_short {
+            self.state().results.drop_claimed();
+            let at = now + SHORT_INTERVAL;
+            wake = Some(wake.map_or(at, |wake| wake.min(at)));
+        }
         // An unreachable victim frees its lane for another: at most all of them in a row.
         for _ in 0..64 {
             let awaited: Vec<(TaskPath, NodeId)> =
                 pool.awaited().into_iter().map(|(_, path, peer)| (path, peer.node)).collect();
             let actions = {
                 let mut state = self.state();
-                let idle = pool.free_capacity() > state.waiting.len() && !state.leaving;
+                let has_room = !is_short || state.stolen.is_empty();
+                let idle = has_room && pool.free_capacity() > state.waiting.len() && !state.leaving;
                 // The victim of a task that may not run here would offer it again at once.
                 let pause = state.ask_again_at.filter(|at| now < *at);
-                let asks = pause.is_none() && !state.leaving;
+                let asks = pause.is_none() && !state.leaving && has_room;
                 let awaited = if asks { awaited } else { Vec::new() };
                 state.thief.set_idle(idle && pause.is_none());
                 state.thief_wake = None;
@@ -615,6 +643,11 @@ impl EngineCore {
             wake = Some(wake.map_or(at, |wake| wake.min(at)));
         }
         wake
+    }
+
+    /// Whether the memory of this process is short.
+    fn is_short(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.is_short())
     }
 
     /// Sends ticks every half of the floor while tasks of other nodes are here, so that threads

@@ -124,18 +124,17 @@ impl Stolen {
 
 /// The maximum number of frames of one node that no view names yet.
 const EARLY_FRAMES: usize = 4096;
-/// The maximum bytes of these frames, of one node and of all.
-const EARLY_BYTES: usize = 64 << 20;
-const EARLY_BYTES_ALL: usize = 256 << 20;
+/// The maximum bytes of these frames. A single node has at most a quarter of them.
+pub(super) const EARLY_BYTES: usize = 256 << 20;
 /// The maximum number of nodes whose frames are kept.
 const EARLY_NODES: usize = 64;
 
 /// Frames of nodes that no view of this job has named: members that this node does not know yet, or
 /// strangers. They wait until a view names their sender.
-#[derive(Default)]
 pub(super) struct EarlyFrames {
     frames: BTreeMap<Peer, NodeFrames>,
     bytes: usize,
+    bytes_max: usize,
 }
 
 #[derive(Default)]
@@ -145,6 +144,11 @@ struct NodeFrames {
 }
 
 impl EarlyFrames {
+    /// Creates a store with this bound in bytes.
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self { frames: BTreeMap::new(), bytes: 0, bytes_max }
+    }
+
     /// Keeps a frame. Returns whether it is kept, and whether it is the first of its sender.
     fn keep(&mut self, from: &Peer, kind: Kind, body: Bytes) -> (bool, bool) {
         let known = self.frames.get(from);
@@ -152,8 +156,8 @@ impl EarlyFrames {
         let room = known.is_some() || self.frames.len() < EARLY_NODES;
         let fits = room
             && count < EARLY_FRAMES
-            && bytes + body.len() <= EARLY_BYTES
-            && self.bytes + body.len() <= EARLY_BYTES_ALL;
+            && bytes + body.len() <= self.bytes_max / 4
+            && self.bytes + body.len() <= self.bytes_max;
         if fits {
             self.bytes += body.len();
             let of = self.frames.entry(from.clone()).or_default();

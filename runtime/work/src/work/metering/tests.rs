@@ -243,6 +243,7 @@ impl MeteredGrid {
                 share: ShareConfig::default(),
                 metering: Some(MeteringSettings::new(period, 3)),
                 results_bytes: 0,
+                memory: None,
             };
             let recorder = Recorder::new(node, incarnation, Instant::now(), 1 << 10);
             let notes = Box::new(|_: ProgressReport| {});

@@ -132,6 +132,15 @@ impl Results {
         old.iter().for_each(|path| self.remove(path));
     }
 
+    /// Drops the results that another node has already. They only save their computation.
+    pub(crate) fn drop_claimed(&mut self) {
+        let claimed = |(path, (_, finished)): (&TaskPath, &(u64, StoredResult))| {
+            finished.claimed.then(|| path.clone())
+        };
+        let old: Vec<TaskPath> = self.by_path.iter().filter_map(claimed).collect();
+        old.iter().for_each(|path| self.remove(path));
+    }
+
     /// Whether the cache never keeps anything.
     pub(crate) fn is_off(&self) -> bool {
         self.bytes_max == 0
