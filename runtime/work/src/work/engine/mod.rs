@@ -146,9 +146,9 @@ pub struct EngineConfig {
     /// The bound in bytes on finished results, kept in case the node they were computed for is
     /// lost. With 0 none are kept, and tasks of lost owners are stopped.
     pub results_bytes: usize,
-    /// The memory of this process, if it is limited. Then what is kept for others is bounded by it.
-    /// While memory is short, the engine takes one task of other nodes at a time, drops results
-    /// that their owners have, and refuses messages of clients.
+    /// The memory of this process, if it is limited. It bounds what is kept for others. While
+    /// memory is short, the engine takes one task of other nodes at a time. It drops results that
+    /// their owners have, and refuses messages of clients.
     pub memory: Option<Arc<MemoryBudget>>,
 }
 
