@@ -138,7 +138,7 @@ impl ClusterCoordinator {
         for finding in self.pulse.look(&ctx.address().recipient()) {
             match finding {
                 Finding::Suspect(node) => tracing::info!(%node, "silent: suspected"),
-                Finding::Back(node) => tracing::info!(%node, "alive again"),
+                Finding::Recovered(node) => tracing::info!(%node, "alive again"),
                 Finding::Dead(node, silence) => {
                     tracing::warn!(%node, silent = ?silence, "silent: declared dead");
                     let silent_ms = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
@@ -492,10 +492,10 @@ impl Actor for ClusterCoordinator {
             ctx.run_interval(period, |coordinator, ctx| coordinator.push_period(ctx));
         });
         self.watch_members(ctx);
-        ctx.run_interval(SilenceLimits::CLUSTER.every, |coordinator, ctx| {
+        ctx.run_interval(SilenceLimits::CLUSTER.check_interval, |coordinator, ctx| {
             coordinator.check_members(ctx);
         });
-        ctx.run_interval(SilenceLimits::WIDE.every, |coordinator, ctx| {
+        ctx.run_interval(SilenceLimits::WIDE.check_interval, |coordinator, ctx| {
             coordinator.send_heartbeat(ctx)
         });
     }

@@ -27,8 +27,8 @@ const DEPUTIES: usize = 2;
 const ASK_EVERY: u64 = 3;
 
 /// Patience of the other workers.
-const OTHERS_PATIENCE: SilenceLimits = SilenceLimits {
-    every: SilenceLimits::CLUSTER.every,
+const OTHERS_SILENCE_LIMITS: SilenceLimits = SilenceLimits {
+    check_interval: SilenceLimits::CLUSTER.check_interval,
     suspect: Duration::from_millis(3700),
     dead: Duration::from_millis(5000),
 };
@@ -118,7 +118,7 @@ impl Heartbeats {
     }
 
     /// Returns changes of liveness among the members. Must be called at each
-    /// [`SilenceLimits::every`] of [`SilenceLimits::CLUSTER`].
+    /// [`SilenceLimits::check_interval`] of [`SilenceLimits::CLUSTER`].
     pub(crate) fn look(&self, coordinator: &Recipient<StaleView>) -> Vec<Finding> {
         let mut parts = self.parts();
         let hosted = parts.hosted.as_mut().filter(|hosted| hosted.coordinator == *coordinator);
@@ -131,7 +131,7 @@ impl Heartbeats {
     }
 
     /// Sends a heartbeat to the cluster's coordinator, if another node has that role. Must be
-    /// called at each [`SilenceLimits::every`] of [`SilenceLimits::CLUSTER`]. Returns the
+    /// called at each [`SilenceLimits::check_interval`] of [`SilenceLimits::CLUSTER`]. Returns the
     /// coordinator's silence once it counts as dead.
     pub(crate) fn beat(
         &self,
@@ -152,8 +152,8 @@ impl Heartbeats {
         let own = match parts.own.take_if(|own| same(own)) {
             Some(own) => own,
             None => {
-                let patience = if deputy { SilenceLimits::CLUSTER } else { OTHERS_PATIENCE };
-                let mut detector = Detector::new(patience, now);
+                let limits = if deputy { SilenceLimits::CLUSTER } else { OTHERS_SILENCE_LIMITS };
+                let mut detector = Detector::new(limits, now);
                 detector.watch([(host.clone(), incarnation)], now);
                 let (host, worker) = (host.clone(), worker.clone());
                 CoordinatorWatch { job, host, incarnation, deputy, detector, heartbeats: 0, worker }
@@ -162,7 +162,7 @@ impl Heartbeats {
         let own = parts.own.insert(own);
         let found = own.detector.check(now).into_iter().find_map(|finding| match finding {
             Finding::Dead(_, silence) => Some(silence),
-            Finding::Suspect(_) | Finding::Back(_) => None,
+            Finding::Suspect(_) | Finding::Recovered(_) => None,
         });
         if let Some(duration) = found {
             // Reported again after the same silence.
@@ -350,7 +350,7 @@ mod tests {
             for node in &nodes {
                 assert!(node.beat().is_none());
             }
-            sleep(SilenceLimits::CLUSTER.every).await;
+            sleep(SilenceLimits::CLUSTER.check_interval).await;
             assert_eq!(nodes[0].pulse.look(&host), []);
         }
         assert_eq!(nodes[0].actor.send(TakeRecorded).await.unwrap(), (Vec::new(), 0));
@@ -370,7 +370,7 @@ mod tests {
                     *said = (said.0 + 1, said.1.min(began.elapsed()));
                 }
             }
-            sleep(SilenceLimits::CLUSTER.every).await;
+            sleep(SilenceLimits::CLUSTER.check_interval).await;
         }
         let within = |from: usize, limit: Duration| {
             said[from..from + 2].iter().all(|(times, first)| *times >= 2 && *first <= limit)
@@ -393,11 +393,13 @@ mod tests {
         let mut findings = Vec::new();
         for _ in 0..6 {
             assert!(knows.beat().is_none() && new.beat().is_none());
-            sleep(SilenceLimits::CLUSTER.every).await;
+            sleep(SilenceLimits::CLUSTER.check_interval).await;
             findings.extend(host.pulse.look(&actor));
         }
         let name = |finding: &Finding| match finding {
-            Finding::Suspect(node) | Finding::Back(node) | Finding::Dead(node, _) => node.clone(),
+            Finding::Suspect(node) | Finding::Recovered(node) | Finding::Dead(node, _) => {
+                node.clone()
+            }
         };
         assert_eq!(findings.iter().map(name).collect::<Vec<_>>(), ["n2".into(), "n2".into()]);
         assert_eq!(host.actor.send(TakeRecorded).await.unwrap().0, []);
@@ -406,7 +408,7 @@ mod tests {
         // The host knows it now: it has a partial view, and the other an older one.
         host.pulse.host(JOB, &"c".into(), &later, &actor);
         assert!(knows.beat().is_none() && new.beat().is_none());
-        sleep(SilenceLimits::CLUSTER.every).await;
+        sleep(SilenceLimits::CLUSTER.check_interval).await;
         assert_eq!(host.actor.send(TakeRecorded).await.unwrap().0, ["n1".into(), "n3".into()]);
         assert_eq!(new.actor.send(TakeRecorded).await.unwrap().1, 0);
 
@@ -415,7 +417,7 @@ mod tests {
         host.pulse.host(JOB, &"c".into(), &without, &actor);
         for _ in 0..2 {
             assert!(new.beat().is_none());
-            sleep(SilenceLimits::CLUSTER.every).await;
+            sleep(SilenceLimits::CLUSTER.check_interval).await;
         }
         assert_eq!(new.actor.send(TakeRecorded).await.unwrap().1, 2);
         // The role moves: no member is watched here any more.
@@ -423,7 +425,7 @@ mod tests {
         sleep(Duration::from_secs(9)).await;
         assert_eq!(host.pulse.look(&actor), []);
         assert!(new.beat().is_none());
-        sleep(SilenceLimits::CLUSTER.every).await;
+        sleep(SilenceLimits::CLUSTER.check_interval).await;
         assert_eq!(new.actor.send(TakeRecorded).await.unwrap().1, 0);
     }
 

@@ -141,7 +141,7 @@ impl Controls {
 
     /// The most tasks of other nodes that one node has now.
     pub fn most_stolen(&self) -> usize {
-        let stolen = self.engines.values().map(|engine| engine.watch().books().tables.stolen);
+        let stolen = self.engines.values().map(|engine| engine.watch().report().tables.stolen);
         stolen.max().unwrap_or(0)
     }
 

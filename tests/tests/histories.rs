@@ -202,7 +202,7 @@ fn a_node_leaves_while_stolen_tasks_are_under_way_to_it() {
         }
         history
     };
-    let met = ["member: left", "engine: refused: a request of no member"];
+    let met = ["member: left", "engine: refused: a request from a non-member"];
     ends_well(history, &[&met[..], &["engine: a task comes back unfinished"]].concat());
 }
 

@@ -882,7 +882,7 @@ impl Actor for Coordinator {
         if self.succeeds.is_some() {
             self.inherit(ctx);
         }
-        ctx.run_interval(SilenceLimits::WIDE.every, |coordinator, ctx| {
+        ctx.run_interval(SilenceLimits::WIDE.check_interval, |coordinator, ctx| {
             coordinator.check_clusters(ctx);
         });
         ctx.run_interval(PROGRESS_REPORT_INTERVAL, |coordinator, ctx| {
@@ -1027,7 +1027,7 @@ impl Handler<NodeSilence> for Coordinator {
         let silence = Duration::from_millis(silent_ms);
         let now = Instant::now();
         let here = self.detector.silence(&node, now);
-        if here.is_some_and(|here| here + SilenceLimits::WIDE.every < silence) {
+        if here.is_some_and(|here| here + SilenceLimits::WIDE.check_interval < silence) {
             tracing::info!(%node, ?here, "silent to its workers, but not here");
             return;
         }

@@ -56,8 +56,8 @@ const NOTIFY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Heartbeat timing of clients that wait for jobs. When a client is dead, its jobs' nodes are
 /// freed.
-const CLIENT_PATIENCE: SilenceLimits = SilenceLimits {
-    every: Duration::from_secs(1),
+const CLIENT_SILENCE_LIMITS: SilenceLimits = SilenceLimits {
+    check_interval: Duration::from_secs(1),
     suspect: Duration::from_secs(3),
     dead: Duration::from_secs(7),
 };
@@ -159,7 +159,7 @@ impl Scheduler {
             places: BTreeMap::new(),
             members: None,
             retries: BTreeMap::new(),
-            clients: Detector::new(CLIENT_PATIENCE, Instant::now()),
+            clients: Detector::new(CLIENT_SILENCE_LIMITS, Instant::now()),
             timer: None,
             superseded: false,
             recovered: Vec::new(),
@@ -213,7 +213,7 @@ impl Scheduler {
         }
         for client in clients {
             let prober: Remote<Prober> = self.hub.remote(&client, PROBER);
-            let call = prober.send(Ping {}).deadline(CLIENT_PATIENCE.suspect).start();
+            let call = prober.send(Ping {}).deadline(CLIENT_SILENCE_LIMITS.suspect).start();
             ctx.spawn(call.into_actor(self).map(move |answer, act: &mut Self, _| {
                 let is_alive = |error: &RemoteError| {
                     matches!(error, RemoteError::NoActor { .. } | RemoteError::Refused { .. })
@@ -425,7 +425,7 @@ impl Actor for Scheduler {
             act.release_programs();
         });
         ctx.run_interval(MEMORY_INTERVAL, |act, _| act.store_memory());
-        ctx.run_interval(CLIENT_PATIENCE.every, |act, ctx| act.check_clients(ctx));
+        ctx.run_interval(CLIENT_SILENCE_LIMITS.check_interval, |act, ctx| act.check_clients(ctx));
         let (links, me) = (Arc::clone(&self.links), ctx.address().downgrade());
         ctx.spawn(
             async move {

@@ -382,8 +382,9 @@ impl Worker {
         });
         let period = spec.params.period();
         let period = ctx.run_interval(period, |worker, ctx| worker.push_report(ctx));
-        let alive = ctx
-            .run_interval(SilenceLimits::CLUSTER.every, |worker, ctx| worker.send_heartbeat(ctx));
+        let alive = ctx.run_interval(SilenceLimits::CLUSTER.check_interval, |worker, ctx| {
+            worker.send_heartbeat(ctx)
+        });
         let confirm = ctx.run_interval(CONFIRM_EVERY, |worker, ctx| worker.confirm_membership(ctx));
         self.join_cluster(&spec, &view, ctx);
         self.running = Some(RunningJob {

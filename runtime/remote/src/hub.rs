@@ -92,10 +92,10 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Kinds of frames that a hub receives: `router.on(Hub::KINDS, hub.clone())`.
+    /// Kinds of frames that a hub receives: `router.route(Hub::KINDS, hub.clone())`.
     pub const KINDS: RangeInclusive<Kind> = Kind::CALL..=Kind::TELL;
 
-    /// Creates a hub over `net`. Register it as the inbox, or in the router, before the network
+    /// Creates a hub over `net`. Register it as the handler, or in the router, before the network
     /// starts.
     ///
     /// # Panics

@@ -68,7 +68,7 @@ const SOURCES: &[(Step, &str, &str)] = &[
     (NodeRegisters, "actors/scheduler/src/core/recover.rs", "register_work"),
     (JobResumes, "actors/scheduler/src/core/recover.rs", "resume"),
     (LossArrives, "runtime/work/src/work/engine/leave.rs", "lost"),
-    (TaskIsLeased, "runtime/work/src/work/engine/leased_tasks.rs", "on_request"),
+    (TaskIsLeased, "runtime/work/src/work/engine/leased_tasks.rs", "on_steal_request"),
     (TaskRunsAtOwner, "runtime/forkjoin/src/core/thread.rs", "reclaim_or_drop"),
     (LeaseArrives, "runtime/work/src/work/engine/stolen_tasks.rs", "receive_task"),
     (TaskEnds, "runtime/work/src/work/engine/stolen_tasks.rs", "report"),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use springtide_actors::job::JobError;
 use springtide_actors::scheduler::NodeState;
 use springtide_runtime::id::{JobId, NodeId};
-use springtide_runtime::work::{EngineReport, EngineWatch, Tables};
+use springtide_runtime::work::{EngineReport, EngineWatch, TableSizes};
 use tokio::time::{Instant, sleep};
 
 use super::{FaultHistory, PathCounts, Violation};
@@ -64,9 +64,9 @@ const PATHS: &[&str] = &[
     "engine: a task lost with a link is sent for again",
     "engine: a message that a broken link gave back is sent again",
     "engine: refused: a message of a dead incarnation",
-    "engine: refused: a request of no member",
+    "engine: refused: a request from a non-member",
     "engine: refused: a result without a lease",
-    "engine: refused: a return of what is not leased",
+    "engine: refused: a return of a task that is not leased",
     "engine: refused: a result of another task at the same place",
 ];
 
@@ -156,17 +156,17 @@ async fn check_accounts(
     let machines = completed.grid.machines();
     // Only the operating system could free the state of a process that has ended.
     let lingers = |engine: &&EngineWatch| !engine.is_over() && machines.is_current(engine.me());
-    let computes = |engine: &EngineWatch| engine.books().threads > 0;
+    let computes = |engine: &EngineWatch| engine.report().threads > 0;
     while engines.iter().any(|engine| lingers(&engine) || computes(engine))
         && Instant::now() < until
     {
         sleep(Duration::from_secs(1)).await;
     }
     for engine in &engines {
-        let books = engine.books();
-        check_leases(engine, &books)?;
-        check_bounds(engine, &books, lingers(&engine))?;
-        for (what, times) in books.events {
+        let report = engine.report();
+        check_leases(engine, &report)?;
+        check_bounds(engine, &report, lingers(&engine))?;
+        for (what, times) in report.events {
             *met.entry(format!("engine: {what}")).or_default() += times;
         }
     }
@@ -195,32 +195,33 @@ fn describe(engine: &EngineWatch) -> String {
     format!("{} (incarnation {})", me.node, me.incarnation.0)
 }
 
-fn check_leases(engine: &EngineWatch, books: &EngineReport) -> Result<(), Violation> {
-    let fits = books.leases.balances() && books.doubled == 0;
+fn check_leases(engine: &EngineWatch, report: &EngineReport) -> Result<(), Violation> {
+    let fits = report.leases.balances() && report.doubled == 0;
     // Threads that had orders to leave their leases have left them.
-    let open = books.threads == 0 && books.leases.open > 0;
+    let open = report.threads == 0 && report.leases.open > 0;
     if fits && !open {
         return Ok(());
     }
-    let text = format!("{:?}, {} tasks came twice", books.leases, books.doubled);
+    let text = format!("{:?}, {} tasks came twice", report.leases, report.doubled);
     Err(Violation::Leases(describe(engine), text))
 }
 
 fn check_bounds(
     engine: &EngineWatch,
-    books: &EngineReport,
+    report: &EngineReport,
     lingers: bool,
 ) -> Result<(), Violation> {
-    let Tables { stolen, parked, unsent, results_bytes, results_max, known, .. } = books.tables;
+    let TableSizes { stolen, parked, unsent, results_bytes, results_max, known_results, .. } =
+        report.tables;
     let fits = results_bytes <= results_max
-        && known <= POINTERS_MAX
+        && known_results <= POINTERS_MAX
         && parked + unsent <= MESSAGES_MAX
-        && (books.threads > 0 || stolen == 0);
-    if fits && !lingers && books.threads == 0 {
+        && (report.threads > 0 || stolen == 0);
+    if fits && !lingers && report.threads == 0 {
         return Ok(());
     }
     let over = if lingers { "it is still there; " } else { "" };
-    let state = if books.closed { "ordered to end" } else { "not ordered to end" };
-    let text = format!("{over}{state}, {} threads, {:?}", books.threads, books.tables);
+    let state = if report.closed { "ordered to end" } else { "not ordered to end" };
+    let text = format!("{over}{state}, {} threads, {:?}", report.threads, report.tables);
     Err(Violation::Held(describe(engine), text))
 }

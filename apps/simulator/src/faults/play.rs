@@ -123,7 +123,7 @@ fn execute_all(
 fn survivors(grid: &SimulatedGrid, job: JobId, without: &[NodeId]) -> Vec<NodeId> {
     let machines = grid.machines();
     let here = machines.engines_of(job).into_iter();
-    let stays = here.filter(|engine| !engine.is_over() && !engine.books().leaving);
+    let stays = here.filter(|engine| !engine.is_over() && !engine.report().leaving);
     let alive = stays.map(|engine| engine.me().node.clone());
     alive.filter(|node| !without.contains(node) && machines.is_responsive(node)).collect()
 }
@@ -149,7 +149,7 @@ impl HistoryWorld {
             }
             FaultRole::Thief => {
                 let here = machines.engines_of(job).into_iter();
-                let holds = here.map(|engine| (engine.books().tables.stolen, engine));
+                let holds = here.map(|engine| (engine.report().tables.stolen, engine));
                 let most = holds.filter(|(held, _)| *held > 0).max_by_key(|(held, _)| *held);
                 most.map(|(_, engine)| engine.me().node.clone())
             }

@@ -1,4 +1,5 @@
-//! The failure detector: suspects silent nodes and declares them dead.
+//! The failure detector: reports nodes whose silence makes them suspect or dead. The job's
+//! coordinator decides.
 //!
 //! One node watches others by their heartbeats. The detector is a state machine without I/O and
 //! without a clock. A watcher may stop by itself (a busy machine, SIGSTOP, a suspended virtual
@@ -18,7 +19,7 @@ use crate::id::{Incarnation, NodeId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SilenceLimits {
     /// The interval of heartbeats, and of checks.
-    pub every: Duration,
+    pub check_interval: Duration,
     /// The silence after which a node is suspected.
     pub suspect: Duration,
     /// The silence after which a node is dead.
@@ -29,14 +30,14 @@ impl SilenceLimits {
     /// The limits inside a cluster: a death is detected within 3 s, and a process that stopped for
     /// 2 s does not count as dead.
     pub const CLUSTER: Self = Self {
-        every: Duration::from_millis(700),
+        check_interval: Duration::from_millis(700),
         suspect: Duration::from_millis(1600),
         dead: Duration::from_millis(2900),
     };
 
     /// The limits between clusters: a loss is detected within 10 s.
     pub const WIDE: Self = Self {
-        every: Duration::from_secs(1),
+        check_interval: Duration::from_secs(1),
         suspect: Duration::from_secs(4),
         dead: Duration::from_secs(9),
     };
@@ -48,7 +49,7 @@ pub enum Finding {
     /// The node is silent for a while; it may recover.
     Suspect(NodeId),
     /// A suspected node has sent something.
-    Back(NodeId),
+    Recovered(NodeId),
     /// The node is dead after this silence, and no longer watched.
     Dead(NodeId, Duration),
 }
@@ -63,15 +64,15 @@ struct WatchedNode {
 /// A failure detector for a set of nodes.
 #[derive(Debug)]
 pub struct Detector {
-    patience: SilenceLimits,
+    limits: SilenceLimits,
     watched: BTreeMap<NodeId, WatchedNode>,
     last_check: Instant,
 }
 
 impl Detector {
     /// Creates a detector without nodes.
-    pub fn new(patience: SilenceLimits, now: Instant) -> Self {
-        Self { patience, watched: BTreeMap::new(), last_check: now }
+    pub fn new(limits: SilenceLimits, now: Instant) -> Self {
+        Self { limits, watched: BTreeMap::new(), last_check: now }
     }
 
     /// Replaces the watched nodes. The silence of new ones starts now.
@@ -97,7 +98,7 @@ impl Detector {
             return None;
         }
         watched.last_message = watched.last_message.max(now);
-        std::mem::take(&mut watched.suspected).then(|| Finding::Back(node.clone()))
+        std::mem::take(&mut watched.suspected).then(|| Finding::Recovered(node.clone()))
     }
 
     /// Whether this incarnation of a node is watched.
@@ -110,19 +111,20 @@ impl Detector {
         self.watched.get(node).map(|watched| now.saturating_duration_since(watched.last_message))
     }
 
-    /// Checks all nodes and returns the changes. Call it every [`SilenceLimits::every`].
+    /// Checks all nodes and returns the changes. Call it every [`SilenceLimits::check_interval`].
     pub fn check(&mut self, now: Instant) -> Vec<Finding> {
         // While this process did not run, it could not receive anything.
-        let asleep =
-            now.saturating_duration_since(self.last_check).saturating_sub(self.patience.every);
+        let asleep = now
+            .saturating_duration_since(self.last_check)
+            .saturating_sub(self.limits.check_interval);
         self.last_check = now;
         let mut findings = Vec::new();
         for (node, watched) in &mut self.watched {
             watched.last_message = (watched.last_message + asleep).min(now);
             let silent = now.saturating_duration_since(watched.last_message);
-            if silent >= self.patience.dead {
+            if silent >= self.limits.dead {
                 findings.push(Finding::Dead(node.clone(), silent));
-            } else if silent >= self.patience.suspect && !watched.suspected {
+            } else if silent >= self.limits.suspect && !watched.suspected {
                 watched.suspected = true;
                 findings.push(Finding::Suspect(node.clone()));
             }
@@ -158,18 +160,18 @@ mod tests {
         let mut detector = watching(start);
         let mut findings = Vec::new();
         for step in 1..=10 {
-            let now = start + SilenceLimits::CLUSTER.every * step;
+            let now = start + SilenceLimits::CLUSTER.check_interval * step;
             findings.extend(detector.record_message(&"a".into(), INCARNATION, now));
             findings.extend(detector.check(now));
         }
-        let silent = SilenceLimits::CLUSTER.every * 5;
+        let silent = SilenceLimits::CLUSTER.check_interval * 5;
         assert_eq!(findings, [Finding::Suspect("b".into()), Finding::Dead("b".into(), silent)]);
     }
 
     #[test]
     fn two_seconds_of_silence_are_tolerated_and_other_incarnations_do_not_count() {
         let start = Instant::now();
-        let every = SilenceLimits::CLUSTER.every;
+        let every = SilenceLimits::CLUSTER.check_interval;
         let mut detector = watching(start);
         let mut findings = Vec::new();
         for step in 1..=3 {
@@ -182,7 +184,7 @@ mod tests {
         assert_eq!(findings, [Finding::Suspect("a".into()), Finding::Suspect("b".into())]);
         let back =
             detector.record_message(&"a".into(), INCARNATION, start + Duration::from_millis(2700));
-        assert_eq!(back, Some(Finding::Back("a".into())));
+        assert_eq!(back, Some(Finding::Recovered("a".into())));
         // A new view starts the watch of a new incarnation, and keeps the state of the others.
         let now = start + every * 4;
         detector.watch([("a".into(), Incarnation(2)), ("b".into(), INCARNATION)], now);
@@ -190,15 +192,15 @@ mod tests {
         assert_eq!(detector.silence(&"b".into(), now), Some(every * 4));
     }
 
-    event_kinds!(FindingKind of Finding { Suspect(..), Back(..), Dead(..) });
+    event_kinds!(FindingKind of Finding { Suspect(..), Recovered(..), Dead(..) });
 
     /// The state of a watched node.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum NodeState {
         Unwatched,
-        Heard,
+        Alive,
         Suspected,
-        /// The node was declared dead.
+        /// The node was reported dead.
         Dead,
     }
 
@@ -221,31 +223,31 @@ mod tests {
     }
 
     const STATES: [NodeState; 4] =
-        [NodeState::Unwatched, NodeState::Heard, NodeState::Suspected, NodeState::Dead];
+        [NodeState::Unwatched, NodeState::Alive, NodeState::Suspected, NodeState::Dead];
 
     fn detector(is: NodeState) -> (Detector, Instant) {
-        let (patience, mut now) = (SilenceLimits::CLUSTER, Instant::now());
-        let mut detector = Detector::new(patience, now);
+        let (limits, mut now) = (SilenceLimits::CLUSTER, Instant::now());
+        let mut detector = Detector::new(limits, now);
         let steps = match is {
             NodeState::Unwatched => return (detector, now),
-            NodeState::Heard => 0,
+            NodeState::Alive => 0,
             NodeState::Suspected => 3,
             NodeState::Dead => 5,
         };
         detector.watch([("a".into(), INCARNATION)], now);
         let mut found = Vec::new();
         for _ in 0..steps {
-            now += patience.every;
+            now += limits.check_interval;
             found.extend(detector.check(now));
         }
         let last = found.last().map(FindingKind::of);
         let expected = match is {
-            NodeState::Unwatched | NodeState::Heard => None,
+            NodeState::Unwatched | NodeState::Alive => None,
             NodeState::Suspected => Some(FindingKind::Suspect),
             NodeState::Dead => Some(FindingKind::Dead),
         };
         assert_eq!(last, expected);
-        assert!(FindingKind::ALL.contains(&FindingKind::Back));
+        assert!(FindingKind::ALL.contains(&FindingKind::Recovered));
         (detector, now)
     }
 
@@ -262,7 +264,7 @@ mod tests {
             Input::OtherIncarnation => [I(STRANGER), I(OTHER), I(OTHER), I(STRANGER)],
             Input::CheckAtOnce => [I(QUIET); 4],
             Input::CheckLater => [I(QUIET), H, H, I(QUIET)],
-            // A node that was declared dead and is in a view again lives, by the view.
+            // A node that was reported dead and is in a view again is alive.
             Input::SameView => [H, I(SAME), I(SAME), H],
             Input::NewView => [H, H, H, H],
             Input::ViewWithout => [I(SAME), H, H, I(SAME)],
@@ -279,7 +281,7 @@ mod tests {
         check(all, STATES, row, |input, is| {
             let (mut detector, now) = detector(is);
             let node = NodeId::from("a");
-            let later = now + SilenceLimits::CLUSTER.every;
+            let later = now + SilenceLimits::CLUSTER.check_interval;
             let watched = |detector: &Detector| format!("{:?}", detector.watched);
             let before = watched(&detector);
             let found = match input {
@@ -291,7 +293,7 @@ mod tests {
                 }
                 Input::CheckAtOnce => detector.check(now),
                 Input::CheckLater => {
-                    let every = SilenceLimits::CLUSTER.every;
+                    let every = SilenceLimits::CLUSTER.check_interval;
                     (1..=5).flat_map(|step| detector.check(now + every * step)).collect()
                 }
                 Input::SameView => {
@@ -312,8 +314,8 @@ mod tests {
     }
 
     proptest! {
-        /// A node that sends its heartbeats is never declared dead, however long the watcher stops
-        /// in between. A silent one is declared dead within the limit and one check, in the
+        /// A node that sends its heartbeats is never reported dead, however long the watcher stops
+        /// in between. A silent one is reported dead within the limit and one check, in the
         /// watcher's own time.
         #[test]
         fn only_silent_nodes_are_declared_dead(
@@ -322,7 +324,7 @@ mod tests {
         ) {
             let start = Instant::now();
             let mut detector = watching(start);
-            let every = SilenceLimits::CLUSTER.every;
+            let every = SilenceLimits::CLUSTER.check_interval;
             let (mut now, mut awake) = (start, Duration::ZERO);
             let mut silent_since = None;
             for (step, gap) in gaps.iter().enumerate() {
@@ -342,7 +344,7 @@ mod tests {
                             prop_assert_eq!(node, NodeId::from("b"));
                             prop_assert!(since >= SilenceLimits::CLUSTER.dead);
                         }
-                        Finding::Suspect(node) | Finding::Back(node) => {
+                        Finding::Suspect(node) | Finding::Recovered(node) => {
                             prop_assert_eq!(node, NodeId::from("b"));
                         }
                     }

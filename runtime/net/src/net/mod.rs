@@ -148,7 +148,7 @@ pub struct Net(Arc<NetState>);
 struct NetState {
     transport: Arc<dyn Transport>,
     bulk: bulk::BulkTransfers,
-    inbox: OnceLock<Arc<dyn NetworkHandler>>,
+    handler: OnceLock<Arc<dyn NetworkHandler>>,
     /// Members of the node's job, to look up addresses that the transport does not know yet.
     members: Mutex<Members>,
     /// Whether new payloads are refused.
@@ -207,18 +207,19 @@ impl Net {
         // Ids of transfers of two incarnations of a node must differ.
         let bulk = bulk::BulkTransfers::new(bulk, transport.me().incarnation.0);
         let closing = AtomicBool::new(false);
-        let (inbox, members) = (OnceLock::new(), Mutex::default());
-        let inner = Arc::new(NetState { transport, bulk, inbox, members, closing });
+        let (handler, members) = (OnceLock::new(), Mutex::default());
+        let inner = Arc::new(NetState { transport, bulk, handler, members, closing });
         let _ = forwarder.0.set(Arc::downgrade(&inner)); // this is the only place that sets it
         Ok(Self(inner))
     }
 
-    /// Starts to accept links and payloads, which go to `inbox`. Call it on the endpoint's thread.
+    /// Starts to accept links and payloads, which go to `handler`. Call it on the endpoint's
+    /// thread.
     ///
     /// # Panics
     /// The network was already started.
-    pub fn start(&self, inbox: Arc<dyn NetworkHandler>) {
-        assert!(self.0.inbox.set(inbox).is_ok(), "the network was already started");
+    pub fn start(&self, handler: Arc<dyn NetworkHandler>) {
+        assert!(self.0.handler.set(handler).is_ok(), "the network was already started");
         self.0.transport.start();
     }
 
@@ -323,7 +324,7 @@ impl Net {
         if len > cap {
             return Err(SendError::TooLong { kind, len, cap });
         }
-        if self.0.inbox.get().is_none() || self.0.closing.load(Ordering::Acquire) {
+        if self.0.handler.get().is_none() || self.0.closing.load(Ordering::Acquire) {
             return Err(SendError::Closed);
         }
         let send = |body| {
@@ -468,8 +469,8 @@ impl NetState {
     }
 
     /// The receiver of payloads, which is set before the transport reports events.
-    fn inbox(&self) -> Option<&dyn NetworkHandler> {
-        self.inbox.get().map(|inbox| &**inbox)
+    fn handler(&self) -> Option<&dyn NetworkHandler> {
+        self.handler.get().map(|handler| &**handler)
     }
 }
 
@@ -523,18 +524,18 @@ impl Events for EventForwarder {
 
 impl Events for NetState {
     fn frame(&self, from: &Peer, _class: Class, frame: Frame) {
-        let Some(inbox) = self.inbox() else { return };
+        let Some(handler) = self.handler() else { return };
         if !bulk::is_bulk(frame.kind) {
-            return inbox.frame(from, frame.kind, frame.body);
+            return handler.frame(from, frame.kind, frame.body);
         }
         match self.bulk.frame(&*self.transport, from, frame) {
             Ok(None) => {}
             Ok(Some(bulk::BulkEvent::Payload(whole))) => {
                 let began = self.bulk.moment(whole.began);
-                inbox.transferred(from, whole.body.len() as u64, began, Instant::now());
-                inbox.frame(from, whole.kind, whole.body);
+                handler.transferred(from, whole.body.len() as u64, began, Instant::now());
+                handler.frame(from, whole.kind, whole.body);
             }
-            Ok(Some(bulk::BulkEvent::Undelivered(payload))) => inbox.undelivered(payload),
+            Ok(Some(bulk::BulkEvent::Undelivered(payload))) => handler.undelivered(payload),
             Err(error) if error.is_breach() => {
                 self.transport.report_violation(from, &error.to_string())
             }
@@ -545,25 +546,25 @@ impl Events for NetState {
     }
 
     fn up(&self, peer: &Peer) {
-        let Some(inbox) = self.inbox() else { return };
-        inbox.up(peer);
+        let Some(handler) = self.handler() else { return };
+        handler.up(peer);
     }
 
     fn down(&self, peer: &Peer, why: &LinkError) {
-        let Some(inbox) = self.inbox() else { return };
+        let Some(handler) = self.handler() else { return };
         let back = self.bulk.down(&peer.node);
-        inbox.down(peer, why);
-        back.into_iter().for_each(|payload| inbox.undelivered(payload));
+        handler.down(peer, why);
+        back.into_iter().for_each(|payload| handler.undelivered(payload));
     }
 
     fn struck(&self, peer: &Peer, why: &str, banned: bool) {
-        let Some(inbox) = self.inbox() else { return };
-        inbox.violation(peer, why, banned);
+        let Some(handler) = self.handler() else { return };
+        handler.violation(peer, why, banned);
     }
 
     fn superseded(&self, peer: &NodeId, known: Option<Incarnation>) {
-        let Some(inbox) = self.inbox() else { return };
-        inbox.superseded(peer, known);
+        let Some(handler) = self.handler() else { return };
+        handler.superseded(peer, known);
     }
 
     fn drained(&self, to: &NodeId, class: Class) {
@@ -571,12 +572,12 @@ impl Events for NetState {
     }
 
     fn undelivered(&self, to: &NodeId, _class: Class, frame: Frame) {
-        let Some(inbox) = self.inbox() else { return };
+        let Some(handler) = self.handler() else { return };
         if !bulk::is_bulk(frame.kind) {
-            return inbox.undelivered((to.clone(), frame.kind, frame.body));
+            return handler.undelivered((to.clone(), frame.kind, frame.body));
         }
         if let Some(payload) = self.bulk.undelivered(to, &frame) {
-            inbox.undelivered(payload);
+            handler.undelivered(payload);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! An inbox of the network that dispatches to several receivers, each with its ranges of kinds.
+//! A handler of the network that dispatches to several handlers, each with its ranges of kinds.
 //!
-//! Independent of the meaning of kinds.
+//! This module does not know the meaning of kinds.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,14 +13,19 @@ use super::{LinkError, NetworkHandler, Undelivered};
 use crate::id::{Incarnation, NodeId, Peer};
 use crate::wire::Kind;
 
-/// An [`NetworkHandler`] that dispatches payloads by kind, and reports links and transfers to all
-/// receivers.
+/// A [`NetworkHandler`] that dispatches payloads by kind, and reports links and transfers to all
+/// handlers.
 ///
-/// ```ignore
+/// ```no_run
+/// # use std::sync::Arc;
+/// # use springtide_net::net::{Net, NetworkHandler, Router};
+/// # use springtide_net::wire::Kind;
+/// # fn start(net: &Net, hub: Arc<dyn NetworkHandler>, steal_engine: Arc<dyn NetworkHandler>) {
 /// let router = Arc::new(Router::default());
-/// router.on(Hub::KINDS, hub.clone());
-/// router.on(Kind::STEAL_REQUEST..=Kind::TASK_ABANDON, steal_engine);
+/// router.route(Kind::CALL..=Kind::TELL, hub);
+/// router.route(Kind::STEAL_REQUEST..=Kind::TASK_ABANDON, steal_engine);
 /// net.start(router);
+/// # }
 /// ```
 #[derive(Default)]
 pub struct Router {
@@ -30,46 +35,46 @@ pub struct Router {
 
 struct Route {
     kinds: RangeInclusive<Kind>,
-    inbox: Arc<dyn NetworkHandler>,
+    handler: Arc<dyn NetworkHandler>,
 }
 
 impl Router {
-    /// Dispatches payloads of these kinds to `inbox` from now on. May be called before and after
+    /// Dispatches payloads of these kinds to `handler` from now on. May be called before and after
     /// the network has started.
     ///
-    /// An inbox gets each link event once, regardless of its number of ranges, in the order in
-    /// which inboxes were added.
+    /// A handler gets each link event once, regardless of its number of ranges, in the order in
+    /// which handlers were added.
     ///
     /// # Panics
-    /// One of the kinds already has an inbox: two users of one kind are a programming error.
-    pub fn route(&self, kinds: RangeInclusive<Kind>, inbox: Arc<dyn NetworkHandler>) {
+    /// One of the kinds already has a handler: two users of one kind are a programming error.
+    pub fn route(&self, kinds: RangeInclusive<Kind>, handler: Arc<dyn NetworkHandler>) {
         let mut routes = self.routes.write().unwrap_or_else(|e| e.into_inner());
         let clash = |route: &Route| {
             kinds.start() <= route.kinds.end() && route.kinds.start() <= kinds.end()
         };
         if let Some(route) = routes.iter().find(|route| clash(route)) {
-            panic!("kinds {kinds:?} overlap {:?}, which have an inbox", route.kinds);
+            panic!("kinds {kinds:?} overlap {:?}, which have a handler", route.kinds);
         }
-        routes.push(Route { kinds, inbox });
+        routes.push(Route { kinds, handler });
     }
 
-    /// Removes an inbox with all its ranges. Returns whether it had one.
-    pub fn remove(&self, inbox: &Arc<dyn NetworkHandler>) -> bool {
+    /// Removes a handler with all its ranges. Returns whether it had one.
+    pub fn remove(&self, handler: &Arc<dyn NetworkHandler>) -> bool {
         let mut routes = self.routes.write().unwrap_or_else(|e| e.into_inner());
         let before = routes.len();
-        routes.retain(|route| !Arc::ptr_eq(&route.inbox, inbox));
+        routes.retain(|route| !Arc::ptr_eq(&route.handler, handler));
         routes.len() < before
     }
 
-    /// Removes all inboxes, for the end of an endpoint in a process that continues. It breaks the
-    /// reference cycle between the network and its inboxes.
+    /// Removes all handlers, for the end of an endpoint in a process that continues. It breaks the
+    /// reference cycle between the network and its handlers.
     pub fn clear(&self) {
         let routes = std::mem::take(&mut *self.routes.write().unwrap_or_else(|e| e.into_inner()));
         // Dropped without the lock, because destructors may call the router.
         drop(routes);
     }
 
-    /// Number of payloads without an inbox.
+    /// Number of payloads without a handler.
     pub fn unrouted(&self) -> u64 {
         self.stray.load(Ordering::Relaxed)
     }
@@ -77,56 +82,56 @@ impl Router {
     fn find(&self, kind: Kind) -> Option<Arc<dyn NetworkHandler>> {
         let routes = self.routes.read().unwrap_or_else(|e| e.into_inner());
         let route = routes.iter().find(|route| route.kinds.contains(&kind))?;
-        Some(Arc::clone(&route.inbox))
+        Some(Arc::clone(&route.handler))
     }
 
-    /// Calls `f` with every inbox once. The lock is released before, because an inbox may add
+    /// Calls `f` with every handler once. The lock is released before, because a handler may add
     /// routes.
     fn each(&self, mut f: impl FnMut(&dyn NetworkHandler)) {
-        let mut inboxes: Vec<Arc<dyn NetworkHandler>> = Vec::new();
+        let mut handlers: Vec<Arc<dyn NetworkHandler>> = Vec::new();
         for route in self.routes.read().unwrap_or_else(|e| e.into_inner()).iter() {
-            if !inboxes.iter().any(|inbox| Arc::ptr_eq(inbox, &route.inbox)) {
-                inboxes.push(Arc::clone(&route.inbox));
+            if !handlers.iter().any(|handler| Arc::ptr_eq(handler, &route.handler)) {
+                handlers.push(Arc::clone(&route.handler));
             }
         }
-        inboxes.iter().for_each(|inbox| f(&**inbox));
+        handlers.iter().for_each(|handler| f(&**handler));
     }
 }
 
 impl NetworkHandler for Router {
     fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
         match self.find(kind) {
-            Some(inbox) => inbox.frame(from, kind, body),
+            Some(handler) => handler.frame(from, kind, body),
             None => {
                 self.stray.fetch_add(1, Ordering::Relaxed);
-                tracing::debug!(peer = %from, ?kind, "a payload without an inbox is dropped");
+                tracing::debug!(peer = %from, ?kind, "a payload without a handler is dropped");
             }
         }
     }
 
     fn up(&self, peer: &Peer) {
-        self.each(|inbox| inbox.up(peer));
+        self.each(|handler| handler.up(peer));
     }
 
     fn down(&self, peer: &Peer, why: &LinkError) {
-        self.each(|inbox| inbox.down(peer, why));
+        self.each(|handler| handler.down(peer, why));
     }
 
     fn violation(&self, peer: &Peer, why: &str, banned: bool) {
-        self.each(|inbox| inbox.violation(peer, why, banned));
+        self.each(|handler| handler.violation(peer, why, banned));
     }
 
     fn superseded(&self, peer: &NodeId, known: Option<Incarnation>) {
-        self.each(|inbox| inbox.superseded(peer, known));
+        self.each(|handler| handler.superseded(peer, known));
     }
 
     fn transferred(&self, from: &Peer, bytes: u64, began: Instant, ended: Instant) {
-        self.each(|inbox| inbox.transferred(from, bytes, began, ended));
+        self.each(|handler| handler.transferred(from, bytes, began, ended));
     }
 
     fn undelivered(&self, payload: Undelivered) {
-        if let Some(inbox) = self.find(payload.1) {
-            inbox.undelivered(payload);
+        if let Some(handler) = self.find(payload.1) {
+            handler.undelivered(payload);
         }
     }
 }
@@ -159,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_are_dispatched_by_kind_and_link_events_reach_each_inbox_once() {
+    fn payloads_are_dispatched_by_kind_and_link_events_reach_each_handler_once() {
         let (a, b) = (Arc::new(RouterLog::default()), Arc::new(RouterLog::default()));
         let router = Router::default();
         router.route(Kind::CALL..=Kind::REPLY, a.clone());
@@ -174,8 +179,8 @@ mod tests {
         assert_eq!(*a.0.lock().unwrap(), ["up c/n", "call", "task-result"]);
         assert_eq!(*b.0.lock().unwrap(), ["up c/n", "tell", "back tell n"]);
         assert_eq!(router.unrouted(), 1);
-        let inbox: Arc<dyn NetworkHandler> = a;
-        assert!(router.remove(&inbox) && !router.remove(&inbox));
+        let handler: Arc<dyn NetworkHandler> = a;
+        assert!(router.remove(&handler) && !router.remove(&handler));
     }
 
     #[test]

@@ -29,7 +29,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct ComputeProcess<'c, P: Program> {
     program: &'c P,
     at: ProcessHandle<'c>,
-    pub(super) roster: Arc<Configuration>,
+    pub(super) configuration: Arc<Configuration>,
     pub(super) layout: P::Layout,
     comm: Comm<'c>,
     pub(super) state: P::State,
@@ -99,16 +99,16 @@ impl<'c, P: Program> ComputeProcess<'c, P> {
         at: ProcessHandle<'c>,
         recruit: Invitation,
     ) -> Result<StepResult<Self>, Stop> {
-        let Invitation { roster, origin, point } = recruit;
-        let roster = Arc::new(roster);
-        at.with_process(|local| local.enter(roster.clone(), point));
-        let layout: P::Layout = wire::decode_payload(&roster.layout)?;
-        let comm = Comm::new(at.clone(), roster.clone());
+        let Invitation { configuration, origin, point } = recruit;
+        let configuration = Arc::new(configuration);
+        at.with_process(|local| local.enter(configuration.clone(), point));
+        let layout: P::Layout = wire::decode_payload(&configuration.layout)?;
+        let comm = Comm::new(at.clone(), configuration.clone());
         let made = match origin {
             StateSource::Start => program.start(&layout, &comm),
             StateSource::From { givers, layout: before } => {
                 let before: P::Layout = wire::decode_payload(&before)?;
-                match at.pieces(roster.generation, givers)? {
+                match at.pieces(configuration.generation, givers)? {
                     Some(pieces) => program.join_state(&pieces, &before, (&layout, comm.rank())),
                     None => return Ok(StepResult::Ended),
                 }
@@ -120,7 +120,7 @@ impl<'c, P: Program> ComputeProcess<'c, P> {
         };
         at.send_to_root(ProcessMessage::Whole {
             process: at.process,
-            generation: roster.generation,
+            generation: configuration.generation,
         });
         comm.take_waited();
         let now = Instant::now();
@@ -130,7 +130,7 @@ impl<'c, P: Program> ComputeProcess<'c, P> {
             (probe, sample)
         });
         let watch = PeriodMeasurements { since: now, busy: Duration::ZERO, steps: 0, probe };
-        Ok(StepResult::Done(Self { program, at, roster, layout, comm, state, point, watch }))
+        Ok(StepResult::Done(Self { program, at, configuration, layout, comm, state, point, watch }))
     }
 
     /// Handles an adaptation point, and executes an action agreed for it.
@@ -233,9 +233,11 @@ impl<'c, P: Program> ComputeProcess<'c, P> {
             self.at.with_process(|local| local.leave());
             return Ok(StepResult::Done(PointResult::Free));
         }
-        let origin =
-            StateSource::From { givers: self.roster.size(), layout: self.roster.layout.clone() };
-        let recruit = Invitation { roster: next, origin, point: self.point };
+        let origin = StateSource::From {
+            givers: self.configuration.size(),
+            layout: self.configuration.layout.clone(),
+        };
+        let recruit = Invitation { configuration: next, origin, point: self.point };
         match Self::enter(self.program, self.at.clone(), recruit)? {
             StepResult::Done(part) => *self = part,
             StepResult::Ended => return Ok(StepResult::Ended),
@@ -277,7 +279,7 @@ impl<'c, P: Program> ComputeProcess<'c, P> {
             load.foreign_cpu_share
         });
         (watch.since, watch.busy, watch.steps) = (now, Duration::ZERO, 0);
-        let (process, generation) = (self.at.process, self.roster.generation);
+        let (process, generation) = (self.at.process, self.configuration.generation);
         let pace = StepRate { step_s, foreign };
         self.at.send_to_root(ProcessMessage::Going { process, generation, pace });
     }
@@ -289,7 +291,7 @@ impl<'c, P: Program> ComputeProcess<'c, P> {
             return Ok(StepResult::Ended);
         };
         self.at.wait_for_acks(true)?;
-        let (process, generation) = (self.at.process, self.roster.generation);
+        let (process, generation) = (self.at.process, self.configuration.generation);
         self.at.send_to_root(ProcessMessage::Done { process, generation });
         Ok(StepResult::Done(outcome))
     }

@@ -271,7 +271,8 @@ impl<'c, P: Program> Root<'c, P> {
         }
         let until = Instant::now() + HANDOVER_WAIT;
         let settled = || {
-            let settled = |group: &ProcessGroup| group.is_settled() || group.roster().is_none();
+            let settled =
+                |group: &ProcessGroup| group.is_settled() || group.configuration().is_none();
             self.at.post.read_group(&self.at.group, settled).unwrap_or(true)
         };
         while !settled() && Instant::now() < until {
@@ -304,7 +305,8 @@ impl<'c, P: Program> Root<'c, P> {
                         usize::from(matches!(state, ProcessState::Spawned | ProcessState::Leaving));
                     continue;
                 };
-                let rank = group.roster().and_then(|roster| roster.rank_of(process));
+                let rank =
+                    group.configuration().and_then(|configuration| configuration.rank_of(process));
                 let leaving = process != 0 && leaving(peer);
                 present.push(PresentProcess { process, peer: peer.clone(), rank, leaving });
             }
@@ -382,7 +384,7 @@ impl<'c, P: Program> Root<'c, P> {
         point: u64,
         layout: Option<&P::Layout>,
     ) -> Result<(NextConfiguration, P::Layout), Stop> {
-        let paces = self.read_group(|group| group.paces())?;
+        let paces = self.read_group(|group| group.step_rates())?;
         let observation = self.observe(present, point, &paces);
         let mut strategy = self.program.decide(&observation, layout);
         if let Strategy::Need(need) = strategy {
@@ -416,13 +418,13 @@ impl<'c, P: Program> Root<'c, P> {
         Ok((plan, self.program.layout(&hands, layout)))
     }
 
-    fn roster_of(
+    fn configuration_of(
         &self,
         plan: &NextConfiguration,
         layout: &P::Layout,
     ) -> Result<Option<Configuration>, Stop> {
         let layout = wire::encode_payload(layout)?;
-        self.group(|group| (group.make_roster(&plan.members, layout), Vec::new()))
+        self.group(|group| (group.make_configuration(&plan.members, layout), Vec::new()))
     }
 
     /// Whether the root still waits for the expected processes.
@@ -451,9 +453,10 @@ impl<'c, P: Program> Root<'c, P> {
         self.reconcile()
     }
 
-    fn say_size(&self, roster: &Configuration, point: u64) {
-        let nodes: BTreeSet<&Peer> = roster.members.iter().map(|member| &member.peer).collect();
-        self.at.cx.report_text(size_text(point, roster.size(), nodes.len()));
+    fn say_size(&self, configuration: &Configuration, point: u64) {
+        let nodes: BTreeSet<&Peer> =
+            configuration.members.iter().map(|member| &member.peer).collect();
+        self.at.cx.report_text(size_text(point, configuration.size(), nodes.len()));
     }
 
     // --- execute ---
@@ -467,14 +470,16 @@ impl<'c, P: Program> Root<'c, P> {
         let (present, coming) = self.present()?;
         let point = self.saved.as_ref().map_or(0, |saved| saved.point);
         let (plan, layout) = self.decide(&present, point, None)?;
-        let Some(roster) = self.roster_of(&plan, &layout)? else { return Ok(FormResult::Retry) };
+        let Some(configuration) = self.configuration_of(&plan, &layout)? else {
+            return Ok(FormResult::Retry);
+        };
         let single = whole(self.program);
         let origin = match &self.saved {
             None => StateSource::Start,
             Some(_) => StateSource::From { givers: 1, layout: wire::encode_payload(&single)? },
         };
         let formed = self.group(|group| {
-            let out = group.form(roster.clone(), origin.clone(), point);
+            let out = group.form(configuration.clone(), origin.clone(), point);
             (out.is_some(), out.unwrap_or_default())
         })?;
         if !formed {
@@ -483,16 +488,16 @@ impl<'c, P: Program> Root<'c, P> {
         }
         if let Some(saved) = &self.saved {
             let state: P::State = wire::decode_payload(&saved.state)?;
-            for to in 0..roster.size() {
+            for to in 0..configuration.size() {
                 let piece = self.program.split_state(&state, (&single, 0), (&layout, to))?;
-                self.at.give(&roster, 0, to, piece)?;
+                self.at.give(&configuration, 0, to, piece)?;
             }
         }
         self.plan_release(plan.release, self.waits_for(coming));
-        let recruit = Invitation { roster, origin, point };
+        let recruit = Invitation { configuration, origin, point };
         match ComputeProcess::enter(self.program, self.at.clone(), recruit)? {
             StepResult::Done(part) => {
-                self.say_size(&part.roster, point);
+                self.say_size(&part.configuration, point);
                 Ok(FormResult::Whole(Box::new(part)))
             }
             StepResult::Ended => Ok(FormResult::Ended),
@@ -512,7 +517,7 @@ impl<'c, P: Program> Root<'c, P> {
                     continue;
                 }
                 StepResult::Done(PointResult::Changed) => {
-                    self.say_size(&part.roster, part.point);
+                    self.say_size(&part.configuration, part.point);
                     self.dismiss_leavers()?;
                     continue;
                 }
@@ -555,7 +560,7 @@ impl<'c, P: Program> Root<'c, P> {
     /// Waits until all processes have finished the work after the last step, so that its output and
     /// failures count. The outcome is known: after a loss of a node nothing is repeated.
     fn wait_for_all(&mut self) -> Result<(), Stop> {
-        let over = |group: &ProcessGroup| group.all_done() || group.roster().is_none();
+        let over = |group: &ProcessGroup| group.all_done() || group.configuration().is_none();
         let settled = || self.at.post.read_group(&self.at.group, over).unwrap_or(true);
         self.at.wait(false, &settled)?;
         // The failure of a failed process is known now.
@@ -611,16 +616,17 @@ impl<'c, P: Program> Root<'c, P> {
         let urgent = present.iter().any(|one| one.leaving && one.rank.is_some());
         let waits = self.waits_for(coming);
         let changed = self.decided.as_ref() != Some(&process_set(&present));
-        let all_reported = self.read_group(|group| group.paces().iter().all(Option::is_some))?;
+        let all_reported =
+            self.read_group(|group| group.step_rates().iter().all(Option::is_some))?;
         let due_again = all_reported && Instant::now() >= self.decided_at + DECISION_INTERVAL;
         if urgent || (changed || due_again) && !waits {
             let (plan, layout) = self.decide(&present, part.point, Some(&part.layout))?;
-            let members = part.roster.members.iter().map(|member| member.process);
+            let members = part.configuration.members.iter().map(|member| member.process);
             let others = !members.eq(plan.members.iter().copied());
             self.plan_release(plan.release.clone(), waits);
             if others || plan.new_layout && layout != part.layout {
-                if let Some(roster) = self.roster_of(&plan, &layout)? {
-                    self.propose_change(roster)?;
+                if let Some(configuration) = self.configuration_of(&plan, &layout)? {
+                    self.propose_change(configuration)?;
                 }
                 return Ok(NextAction::Continue);
             }
@@ -637,11 +643,11 @@ impl<'c, P: Program> Root<'c, P> {
 
     /// Prepares the move of the root: collects all state here and ends the other processes.
     fn prepare_move(&mut self, part: &ComputeProcess<'c, P>) -> Result<NextAction, Stop> {
-        if part.roster.size() > 1 {
+        if part.configuration.size() > 1 {
             let plan =
                 NextConfiguration { members: vec![0], new_layout: false, release: Vec::new() };
-            if let Some(roster) = self.roster_of(&plan, &whole(self.program))? {
-                self.propose_change(roster)?;
+            if let Some(configuration) = self.configuration_of(&plan, &whole(self.program))? {
+                self.propose_change(configuration)?;
             }
             return Ok(NextAction::Continue);
         }

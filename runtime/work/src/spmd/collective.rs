@@ -27,8 +27,8 @@ pub(super) struct Clusters {
 }
 
 impl Clusters {
-    pub(super) fn of(roster: &Configuration) -> Self {
-        Self::new(roster.members.iter().map(|member| &member.peer.cluster))
+    pub(super) fn of(configuration: &Configuration) -> Self {
+        Self::new(configuration.members.iter().map(|member| &member.peer.cluster))
     }
 
     fn new<C: Ord>(clusters: impl IntoIterator<Item = C>) -> Self {

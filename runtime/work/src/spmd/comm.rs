@@ -289,14 +289,14 @@ impl ProcessHandle<'_> {
     /// number.
     fn send_on(
         &self,
-        roster: &Configuration,
+        configuration: &Configuration,
         to: u32,
         mail: DataMessage,
         others: impl Iterator<Item = (u32, u64)>,
     ) -> Result<(), Stop> {
-        let Some(member) = roster.members.get(to as usize) else { return Ok(()) };
+        let Some(member) = configuration.members.get(to as usize) else { return Ok(()) };
         let onward = |(rank, number)| {
-            let RankAssignment { process, peer } = roster.members.get(rank as usize)?;
+            let RankAssignment { process, peer } = configuration.members.get(rank as usize)?;
             Some(ForwardTarget { node: peer.node.clone(), process: *process, number })
         };
         let on = others.filter_map(onward).collect();
@@ -310,8 +310,8 @@ impl ProcessHandle<'_> {
         Ok(())
     }
 
-    fn send(&self, roster: &Configuration, to: u32, mail: DataMessage) -> Result<(), Stop> {
-        let Some(member) = roster.members.get(to as usize) else { return Ok(()) };
+    fn send(&self, configuration: &Configuration, to: u32, mail: DataMessage) -> Result<(), Stop> {
+        let Some(member) = configuration.members.get(to as usize) else { return Ok(()) };
         // A message within the node is in no frame.
         if mail.body.len() > MESSAGE_MAX && member.peer.node != self.post.me().node {
             return Err(Stop::fail(format_args!(
@@ -333,7 +333,7 @@ impl ProcessHandle<'_> {
 pub struct Comm<'c> {
     at: ProcessHandle<'c>,
     rank: u32,
-    roster: Arc<Configuration>,
+    configuration: Arc<Configuration>,
     /// Messages sent so far, by rank and tag.
     sent: RefCell<BTreeMap<(u32, u32), u64>>,
     waited: Cell<Duration>,
@@ -344,13 +344,13 @@ pub struct Comm<'c> {
 }
 
 impl<'c> Comm<'c> {
-    pub(crate) fn new(at: ProcessHandle<'c>, roster: Arc<Configuration>) -> Self {
-        let rank = roster.rank_of(at.process).unwrap_or_default();
-        let clusters = Clusters::of(&roster);
+    pub(crate) fn new(at: ProcessHandle<'c>, configuration: Arc<Configuration>) -> Self {
+        let rank = configuration.rank_of(at.process).unwrap_or_default();
+        let clusters = Clusters::of(&configuration);
         Self {
             at,
             rank,
-            roster,
+            configuration,
             sent: RefCell::default(),
             waited: Cell::default(),
             reported_wait: Cell::default(),
@@ -372,7 +372,7 @@ impl<'c> Comm<'c> {
 
     /// The number of processes in the configuration.
     pub fn size(&self) -> u32 {
-        self.roster.size()
+        self.configuration.size()
     }
 
     /// Sends bytes to the process of rank `to`, which receives them by [`Comm::receive`].
@@ -413,10 +413,10 @@ impl<'c> Comm<'c> {
             let turn = self.clusters().index_of(self.rank) % ranks.len();
             let first = ranks.remove(turn);
             let number = self.number(first, tag);
-            let (generation, from, body) = (self.roster.generation, self.rank, body.clone());
+            let (generation, from, body) = (self.configuration.generation, self.rank, body.clone());
             let mail = DataMessage { generation, from, tag, number, body };
             let others = ranks.into_iter().map(|rank| (rank, self.number(rank, tag)));
-            self.at.send_on(&self.roster, first, mail, others)?;
+            self.at.send_on(&self.configuration, first, mail, others)?;
         }
         Ok(())
     }
@@ -491,9 +491,9 @@ impl<'c> Comm<'c> {
     pub(crate) fn put(&self, to: u32, tag: u32, body: Bytes) -> Result<(), Stop> {
         self.check_rank(to)?;
         let number = self.number(to, tag);
-        let generation = self.roster.generation;
+        let generation = self.configuration.generation;
         self.at.send(
-            &self.roster,
+            &self.configuration,
             to,
             DataMessage { generation, from: self.rank, tag, number, body },
         )
@@ -508,7 +508,7 @@ impl<'c> Comm<'c> {
 
     /// Whether the next `count` messages are here, or receiving them would fail.
     pub(super) fn has(&self, from: u32, tag: u32, count: u64) -> bool {
-        let generation = self.roster.generation;
+        let generation = self.configuration.generation;
         let here = |mailbox: &Mailbox| mailbox.has(generation, from, tag, count);
         self.at.with_process(|local| local.has_ended() || here(local.mailbox())).unwrap_or(true)
     }
@@ -516,7 +516,7 @@ impl<'c> Comm<'c> {
     pub(crate) fn get(&self, from: u32, tag: u32) -> Result<Bytes, Stop> {
         self.check_rank(from)?;
         let here = &self.at.post.me().cluster;
-        let sender = self.roster.members.get(from as usize);
+        let sender = self.configuration.members.get(from as usize);
         let wide = sender.is_some_and(|member| member.peer.cluster != *here);
         let began = Instant::now();
         let long = || {
@@ -526,7 +526,7 @@ impl<'c> Comm<'c> {
                 self.report_text(format!("rank {rank} has waited {time} s for rank {from}, {tag}"));
             }
         };
-        let mail = self.at.mail(self.roster.generation, (from, tag), wide, Some(&long));
+        let mail = self.at.mail(self.configuration.generation, (from, tag), wide, Some(&long));
         self.waited.set(self.waited.get() + began.elapsed());
         mail?.ok_or_else(dissolved)
     }

@@ -1,10 +1,10 @@
-//! A group of processes, as the node of its root keeps it: processes, configurations and
+//! The state of a process group that the root's node keeps: processes, configurations and
 //! agreements.
 //!
 //! A state machine without I/O. Methods such as `reach` and `lost` take events and return messages
-//! to processes. Each process is in one state at a time, and configurations are numbered. One that
-//! loses a member or a message ends as a whole. It depends neither on threads, networks nor
-//! programs.
+//! to processes. Each process is in one state at a time, and configurations are numbered. A
+//! configuration that loses a member or a message ends as a whole. This module depends on neither
+//! threads nor networks nor programs.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -53,7 +53,7 @@ struct ProcessEntry {
 #[derive(Debug)]
 struct PendingAction {
     number: u32,
-    deed: CollectiveAction,
+    action: CollectiveAction,
     /// The points that the members named.
     points: BTreeMap<u32, u64>,
     agreed: Option<u64>,
@@ -65,7 +65,7 @@ pub(crate) struct ProcessGroup {
     processes: BTreeMap<u32, ProcessEntry>,
     /// The number of the last configuration.
     generation: u32,
-    roster: Option<Configuration>,
+    configuration: Option<Configuration>,
     /// The members that have their state.
     complete: BTreeSet<u32>,
     /// Processes that others get their state from, until all have it.
@@ -75,7 +75,7 @@ pub(crate) struct ProcessGroup {
     change: Option<PendingAction>,
     last_change: u32,
     /// The members' speeds, by process.
-    paces: BTreeMap<u32, StepRate>,
+    step_rates: BTreeMap<u32, StepRate>,
     /// Processes that ended without a dismissal.
     ended: Vec<u32>,
     /// Why the last configuration ended.
@@ -84,7 +84,7 @@ pub(crate) struct ProcessGroup {
     reports: Vec<ProcessReport>,
     /// The total bytes of these reports.
     reports_bytes: usize,
-    /// Whether the reports say that some were dropped.
+    /// Whether the notice about dropped reports has been added.
     dropped: bool,
     /// The running processes that take orders, by number.
     takers: BTreeMap<u32, OrderTaker>,
@@ -188,13 +188,13 @@ impl ProcessGroup {
         Self {
             processes: BTreeMap::from([(0, root)]),
             generation: 0,
-            roster: None,
+            configuration: None,
             complete: BTreeSet::new(),
             givers: BTreeSet::new(),
             done: BTreeSet::new(),
             change: None,
             last_change: 0,
-            paces: BTreeMap::new(),
+            step_rates: BTreeMap::new(),
             ended: Vec::new(),
             cause: None,
             reports: Vec::new(),
@@ -217,7 +217,7 @@ impl ProcessGroup {
         peer: &Peer,
         generation: u32,
     ) -> Vec<OutgoingMessage> {
-        let now = self.roster.as_ref().map_or(0, |roster| roster.generation);
+        let now = self.configuration.as_ref().map_or(0, |configuration| configuration.generation);
         let gives = self.givers.contains(&process);
         let Some(entry) = self.processes.get_mut(&process) else {
             return vec![(peer.clone(), process, ProcessMessage::Dismiss)];
@@ -289,50 +289,52 @@ impl ProcessGroup {
 
     /// Records the next point at which a process can execute the proposed action.
     pub(crate) fn reach(&mut self, process: u32, number: u32, point: u64) -> Vec<OutgoingMessage> {
-        let Some(roster) = &self.roster else { return Vec::new() };
+        let Some(configuration) = &self.configuration else { return Vec::new() };
         let Some(change) = self.change.as_mut().filter(|c| c.number == number) else {
             return Vec::new();
         };
-        if roster.rank_of(process).is_none() || change.agreed.is_some() {
+        if configuration.rank_of(process).is_none() || change.agreed.is_some() {
             return Vec::new();
         }
         change.points.insert(process, point);
-        if change.points.len() < roster.members.len() {
+        if change.points.len() < configuration.members.len() {
             return Vec::new();
         }
         // No process has passed the greatest point, for each holds at its own until it learns this
         // one.
         let at = change.points.values().copied().max().unwrap_or(point);
         change.agreed = Some(at);
-        let before = (roster.size(), roster.layout.clone());
-        let mut out: Vec<OutgoingMessage> = roster
+        let before = (configuration.size(), configuration.layout.clone());
+        let mut out: Vec<OutgoingMessage> = configuration
             .members
             .iter()
             .map(|to| message_to(to, ProcessMessage::Agreed { change: number, point: at }))
             .collect();
-        if let CollectiveAction::Change(next) = &change.deed {
+        if let CollectiveAction::Change(next) = &change.action {
             let origin = StateSource::From { givers: before.0, layout: before.1 };
-            let recruit = Invitation { roster: next.clone(), origin, point: at };
-            let new = next.members.iter().filter(|to| roster.rank_of(to.process).is_none());
+            let recruit = Invitation { configuration: next.clone(), origin, point: at };
+            let new = next.members.iter().filter(|to| configuration.rank_of(to.process).is_none());
             out.extend(new.map(|to| message_to(to, ProcessMessage::Recruit(recruit.clone()))));
-            let (next, givers) = (next.clone(), roster.members.iter());
+            let (next, givers) = (next.clone(), configuration.members.iter());
             let givers = givers.map(|giver| giver.process).collect();
             self.install(next, givers);
         }
         // All continue by themselves, so nothing of it is left to execute.
-        self.change.take_if(|change| change.deed == CollectiveAction::Continue);
+        self.change.take_if(|change| change.action == CollectiveAction::Continue);
         out
     }
 
     /// Records that a process has its state in this configuration.
     pub(crate) fn mark_complete(&mut self, process: u32, generation: u32) -> Vec<OutgoingMessage> {
-        let Some(roster) = self.roster.as_ref().filter(|r| r.generation == generation) else {
+        let Some(configuration) =
+            self.configuration.as_ref().filter(|r| r.generation == generation)
+        else {
             return Vec::new();
         };
-        if roster.rank_of(process).is_some() {
+        if configuration.rank_of(process).is_some() {
             self.complete.insert(process);
         }
-        if self.complete.len() == roster.members.len() {
+        if self.complete.len() == configuration.members.len() {
             self.givers.clear();
         }
         self.propose_decision()
@@ -340,15 +342,23 @@ impl ProcessGroup {
 
     /// Records that a process has finished the work after its last step.
     pub(crate) fn mark_done(&mut self, process: u32, generation: u32) {
-        if self.roster.as_ref().is_some_and(|roster| roster.generation == generation) {
+        if self
+            .configuration
+            .as_ref()
+            .is_some_and(|configuration| configuration.generation == generation)
+        {
             self.done.insert(process);
         }
     }
 
     /// Records the speed of a process.
-    pub(crate) fn set_pace(&mut self, process: u32, generation: u32, pace: StepRate) {
-        if self.roster.as_ref().is_some_and(|roster| roster.generation == generation) {
-            self.paces.insert(process, pace);
+    pub(crate) fn set_step_rate(&mut self, process: u32, generation: u32, step_rate: StepRate) {
+        if self
+            .configuration
+            .as_ref()
+            .is_some_and(|configuration| configuration.generation == generation)
+        {
+            self.step_rates.insert(process, step_rate);
         }
     }
 
@@ -459,8 +469,8 @@ impl ProcessGroup {
         if self.givers.contains(&process) {
             return true;
         }
-        let deed = self.change.as_ref().map(|change| &change.deed);
-        matches!(deed, Some(CollectiveAction::Change(next)) if next.rank_of(process).is_some())
+        let action = self.change.as_ref().map(|change| &change.action);
+        matches!(action, Some(CollectiveAction::Change(next)) if next.rank_of(process).is_some())
     }
 
     // --- actions of the root ---
@@ -493,7 +503,7 @@ impl ProcessGroup {
 
     /// Makes the next configuration, with these processes in order of rank. None unless each is
     /// waiting or a member.
-    pub(crate) fn make_roster(
+    pub(crate) fn make_configuration(
         &mut self,
         processes: &[u32],
         layout: Bytes,
@@ -511,28 +521,28 @@ impl ProcessGroup {
     }
 
     /// Starts the first configuration, or the first after a dissolved one, and recruits all but the
-    /// root's process. None if a member is no longer where the roster has it, as its node may be
-    /// lost by now.
+    /// root's process. None if a member is no longer where the configuration has it, as its node
+    /// may be lost by now.
     pub(crate) fn form(
         &mut self,
-        roster: Configuration,
+        configuration: Configuration,
         origin: StateSource,
         point: u64,
     ) -> Option<Vec<OutgoingMessage>> {
-        if !self.holds(&roster) {
+        if !self.holds(&configuration) {
             return None;
         }
-        let recruit = Invitation { roster: roster.clone(), origin, point };
-        let others = roster.members.iter().filter(|to| to.process != 0);
+        let recruit = Invitation { configuration: configuration.clone(), origin, point };
+        let others = configuration.members.iter().filter(|to| to.process != 0);
         let out =
             others.map(|to| message_to(to, ProcessMessage::Recruit(recruit.clone()))).collect();
-        self.install(roster, BTreeSet::new());
+        self.install(configuration, BTreeSet::new());
         Some(out)
     }
 
-    /// Whether all members are where the roster has them and may take part.
-    fn holds(&self, roster: &Configuration) -> bool {
-        roster.members.iter().all(|member| {
+    /// Whether all members are where the configuration has them and may take part.
+    fn holds(&self, configuration: &Configuration) -> bool {
+        configuration.members.iter().all(|member| {
             self.processes.get(&member.process).is_some_and(|entry| {
                 entry.peer.as_ref() == Some(&member.peer)
                     && matches!(entry.state, ProcessState::Waiting | ProcessState::Member)
@@ -540,9 +550,9 @@ impl ProcessGroup {
         })
     }
 
-    fn install(&mut self, roster: Configuration, givers: BTreeSet<u32>) {
+    fn install(&mut self, configuration: Configuration, givers: BTreeSet<u32>) {
         for (process, entry) in &mut self.processes {
-            let takes_part = roster.rank_of(*process).is_some();
+            let takes_part = configuration.rank_of(*process).is_some();
             match entry.state {
                 ProcessState::Waiting if takes_part => entry.state = ProcessState::Member,
                 // It gives its state away, and waits.
@@ -553,29 +563,30 @@ impl ProcessGroup {
         self.complete.clear();
         self.done.clear();
         self.givers = givers;
-        self.paces.clear();
+        self.step_rates.clear();
         self.change = None;
-        self.roster = Some(roster);
+        self.configuration = Some(configuration);
     }
 
     /// Proposes an action to all members.
     ///
     /// One at a time, only while all have their state, and for a change only if the new members are
-    /// where the roster has them. Otherwise the proposal is refused, which the result `None` says.
-    pub(crate) fn propose(&mut self, deed: CollectiveAction) -> Option<Vec<OutgoingMessage>> {
-        let roster = self.roster.as_ref().filter(|_| self.change.is_none())?;
-        if self.complete.len() < roster.members.len() {
+    /// where the configuration has them. Otherwise the proposal is refused, which the result `None`
+    /// says.
+    pub(crate) fn propose(&mut self, action: CollectiveAction) -> Option<Vec<OutgoingMessage>> {
+        let configuration = self.configuration.as_ref().filter(|_| self.change.is_none())?;
+        if self.complete.len() < configuration.members.len() {
             return None;
         }
-        if matches!(&deed, CollectiveAction::Change(next) if !self.holds(next)) {
+        if matches!(&action, CollectiveAction::Change(next) if !self.holds(next)) {
             return None;
         }
         self.last_change += 1;
-        let (generation, change) = (roster.generation, self.last_change);
-        let propose = ProcessMessage::Propose { generation, change, deed: deed.clone() };
-        let out = roster.members.iter().map(|to| message_to(to, propose.clone())).collect();
+        let (generation, change) = (configuration.generation, self.last_change);
+        let propose = ProcessMessage::Propose { generation, change, action: action.clone() };
+        let out = configuration.members.iter().map(|to| message_to(to, propose.clone())).collect();
         self.change =
-            Some(PendingAction { number: change, deed, points: BTreeMap::new(), agreed: None });
+            Some(PendingAction { number: change, action, points: BTreeMap::new(), agreed: None });
         Some(out)
     }
 
@@ -589,8 +600,8 @@ impl ProcessGroup {
     }
 
     fn propose_decision(&mut self) -> Vec<OutgoingMessage> {
-        let is_long = |pace: &StepRate| pace.step_s >= LONG_STEP_S;
-        if self.undecided && (self.paces.is_empty() || self.paces.values().any(is_long)) {
+        let is_long = |step_rate: &StepRate| step_rate.step_s >= LONG_STEP_S;
+        if self.undecided && (self.step_rates.is_empty() || self.step_rates.values().any(is_long)) {
             // While another action is proposed, the root decides after it.
             self.propose(CollectiveAction::Decide).unwrap_or_default()
         } else {
@@ -610,7 +621,7 @@ impl ProcessGroup {
 
     /// Dissolves the configuration. Its members then wait to be recruited.
     pub(crate) fn dissolve(&mut self, cause: ConfigurationEnd) -> Vec<OutgoingMessage> {
-        if self.roster.is_some() {
+        if self.configuration.is_some() {
             self.cause = Some(cause);
         }
         self.end_configuration()
@@ -618,7 +629,7 @@ impl ProcessGroup {
 
     fn end_configuration(&mut self) -> Vec<OutgoingMessage> {
         self.change = None;
-        if self.roster.take().is_none() {
+        if self.configuration.take().is_none() {
             return Vec::new();
         }
         let generation = self.generation;
@@ -713,15 +724,16 @@ impl ProcessGroup {
     }
 
     /// The current configuration; none while dissolved.
-    pub(crate) fn roster(&self) -> Option<&Configuration> {
-        self.roster.as_ref()
+    pub(crate) fn configuration(&self) -> Option<&Configuration> {
+        self.configuration.as_ref()
     }
 
     /// Whether all have their state, and no change of processes is proposed.
     pub(crate) fn is_settled(&self) -> bool {
-        let all = self.roster.as_ref().is_some_and(|r| self.complete.len() == r.members.len());
-        let deed = self.change.as_ref().map(|change| &change.deed);
-        all && !matches!(deed, Some(CollectiveAction::Change(_)))
+        let all =
+            self.configuration.as_ref().is_some_and(|r| self.complete.len() == r.members.len());
+        let action = self.change.as_ref().map(|change| &change.action);
+        all && !matches!(action, Some(CollectiveAction::Change(_)))
     }
 
     /// Whether an action is proposed and not yet executed.
@@ -731,8 +743,9 @@ impl ProcessGroup {
 
     /// Whether all have finished the work after the last step.
     pub(crate) fn all_done(&self) -> bool {
-        let mut members = self.roster.iter().flat_map(|roster| &roster.members);
-        self.roster.is_some() && members.all(|member| self.done.contains(&member.process))
+        let mut members =
+            self.configuration.iter().flat_map(|configuration| &configuration.members);
+        self.configuration.is_some() && members.all(|member| self.done.contains(&member.process))
     }
 
     /// Whether a process of this peer takes part, or others depend on it. Includes processes of a
@@ -747,9 +760,9 @@ impl ProcessGroup {
     }
 
     /// The members' speeds, by rank; none where not yet reported.
-    pub(crate) fn paces(&self) -> Vec<Option<StepRate>> {
-        let members = self.roster.iter().flat_map(|roster| &roster.members);
-        members.map(|member| self.paces.get(&member.process).copied()).collect()
+    pub(crate) fn step_rates(&self) -> Vec<Option<StepRate>> {
+        let members = self.configuration.iter().flat_map(|configuration| &configuration.members);
+        members.map(|member| self.step_rates.get(&member.process).copied()).collect()
     }
 
     /// Takes the reason for which the last configuration ended.

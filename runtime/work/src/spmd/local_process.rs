@@ -37,7 +37,7 @@ pub(crate) enum Call {
 #[derive(Debug)]
 struct AnnouncedAction {
     number: u32,
-    deed: CollectiveAction,
+    action: CollectiveAction,
     /// The point that this process named.
     named: u64,
     agreed: Option<u64>,
@@ -46,7 +46,7 @@ struct AnnouncedAction {
 /// The state of a process on its node.
 #[derive(Debug, Default)]
 pub(crate) struct LocalProcess {
-    roster: Option<Arc<Configuration>>,
+    configuration: Option<Arc<Configuration>>,
     /// All configurations up to this generation have ended.
     ended: u32,
     mailbox: Mailbox,
@@ -92,8 +92,8 @@ impl LocalProcess {
     }
 
     pub(crate) fn recruit(&mut self, recruit: Invitation) {
-        let generation = recruit.roster.generation;
-        let known = self.call.as_ref().map_or(0, |call| call.roster.generation);
+        let generation = recruit.configuration.generation;
+        let known = self.call.as_ref().map_or(0, |call| call.configuration.generation);
         if generation > self.ended.max(self.generation()).max(known) {
             // A member is recruited only if its configuration has ended, so the message of that end
             // was lost.
@@ -110,7 +110,7 @@ impl LocalProcess {
         &mut self,
         generation: u32,
         number: u32,
-        deed: CollectiveAction,
+        action: CollectiveAction,
     ) -> Option<u64> {
         if generation != self.generation() || self.has_ended() {
             self.dropped += 1;
@@ -121,13 +121,13 @@ impl LocalProcess {
             Some(change) if change.number == number => return Some(change.named),
             _ if number <= self.proposed => return None,
             // The root has executed this action, and this process has not arrived there.
-            Some(change) if change.deed.only_waits() => change.agreed.unwrap_or(change.named),
+            Some(change) if change.action.only_waits() => change.agreed.unwrap_or(change.named),
             Some(_) => return None,
             None => self.next,
         };
         self.proposed = number;
         self.awaits_decision = false;
-        self.change = Some(AnnouncedAction { number, deed, named, agreed: None });
+        self.change = Some(AnnouncedAction { number, action, named, agreed: None });
         Some(named)
     }
 
@@ -139,7 +139,7 @@ impl LocalProcess {
 
     pub(crate) fn apart(&mut self, generation: u32) {
         self.ended = self.ended.max(generation);
-        self.call.take_if(|call| call.roster.generation <= generation);
+        self.call.take_if(|call| call.configuration.generation <= generation);
         self.mailbox.begin(self.ended + 1);
     }
 
@@ -237,17 +237,17 @@ impl LocalProcess {
 
     /// The generation of its configuration; 0 if none.
     pub(crate) fn generation(&self) -> u32 {
-        self.roster.as_ref().map_or(0, |roster| roster.generation)
+        self.configuration.as_ref().map_or(0, |configuration| configuration.generation)
     }
 
     #[cfg(test)]
-    pub(crate) fn roster(&self) -> Option<&Arc<Configuration>> {
-        self.roster.as_ref()
+    pub(crate) fn configuration(&self) -> Option<&Arc<Configuration>> {
+        self.configuration.as_ref()
     }
 
     /// Whether its configuration has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        self.dismissed || self.roster.is_some() && self.generation() <= self.ended
+        self.dismissed || self.configuration.is_some() && self.generation() <= self.ended
     }
 
     pub(crate) fn take_call(&mut self) -> Option<Call> {
@@ -262,19 +262,19 @@ impl LocalProcess {
     }
 
     /// Enters a configuration at this point.
-    pub(crate) fn enter(&mut self, roster: Arc<Configuration>, point: u64) {
-        self.mailbox.begin(roster.generation);
+    pub(crate) fn enter(&mut self, configuration: Arc<Configuration>, point: u64) {
+        self.mailbox.begin(configuration.generation);
         self.next = point;
         self.change = None;
         self.awaits_decision = false;
-        self.roster = Some(roster);
+        self.configuration = Some(configuration);
     }
 
     /// Leaves the configuration.
     pub(crate) fn leave(&mut self) {
         self.ended = self.ended.max(self.generation());
         self.mailbox.begin(self.ended + 1);
-        self.roster = None;
+        self.configuration = None;
         self.change = None;
         self.awaits_decision = false;
     }
@@ -285,12 +285,12 @@ impl LocalProcess {
             return PointAction::Ended;
         }
         match &self.change {
-            Some(AnnouncedAction { agreed: Some(at), deed, .. }) if *at == point => {
-                let deed = deed.clone();
+            Some(AnnouncedAction { agreed: Some(at), action, .. }) if *at == point => {
+                let action = action.clone();
                 self.change = None;
                 self.next = point;
-                self.awaits_decision = deed == CollectiveAction::Decide;
-                return PointAction::Execute(deed);
+                self.awaits_decision = action == CollectiveAction::Decide;
+                return PointAction::Execute(action);
             }
             // It has not passed the point that it named, and holds here.
             _ if self.holds(point) => return PointAction::Hold,

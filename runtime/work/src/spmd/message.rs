@@ -72,7 +72,8 @@ pub(crate) enum StateSource {
 /// Invites a waiting process into a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Invitation {
-    pub(crate) roster: Configuration,
+    #[serde(rename = "roster")]
+    pub(crate) configuration: Configuration,
     pub(crate) origin: StateSource,
     /// The point of progress at which it starts.
     pub(crate) point: u64,
@@ -219,7 +220,8 @@ pub(crate) enum ProcessMessage {
     Propose {
         generation: u32,
         change: u32,
-        deed: CollectiveAction,
+        #[serde(rename = "deed")]
+        action: CollectiveAction,
     },
     /// The processes execute the action at this point.
     Agreed {
@@ -342,9 +344,10 @@ mod tests {
             RankAssignment { process: 0, peer: peer("ams-0") },
             RankAssignment { process: 4, peer: peer("ams-1") },
         ];
-        let roster = Configuration { generation: 2, members, layout: Bytes::from_static(b"\x02") };
+        let configuration =
+            Configuration { generation: 2, members, layout: Bytes::from_static(b"\x02") };
         let origin = StateSource::From { givers: 1, layout: Bytes::from_static(b"\x01") };
-        let recruit = Invitation { roster: roster.clone(), origin, point: 9 };
+        let recruit = Invitation { configuration: configuration.clone(), origin, point: 9 };
         let body = Bytes::from_static(b"\x07\x08");
         let mail_body = body.clone();
         let mail = DataMessage { generation: 2, from: 1, tag: 6, number: 40, body };
@@ -365,7 +368,7 @@ mod tests {
                     ProcessMessage::Propose {
                         generation: 1,
                         change: 2,
-                        deed: CollectiveAction::Change(roster),
+                        action: CollectiveAction::Change(configuration),
                     },
                 ),
             ),

@@ -476,7 +476,7 @@ impl PostState {
                 g.mark_complete(process, generation)
             }
             (ProcessMessage::Going { process, generation, pace }, Some(g)) => {
-                g.set_pace(process, generation, pace);
+                g.set_step_rate(process, generation, pace);
                 Vec::new()
             }
             (ProcessMessage::Broken { node, incarnation }, Some(g)) => {
@@ -541,8 +541,8 @@ impl PostState {
         wake.push(waker.clone());
         match word {
             ProcessMessage::Recruit(recruit) => local.recruit(recruit),
-            ProcessMessage::Propose { generation, change, deed } => {
-                if let Some(point) = local.propose(generation, change, deed) {
+            ProcessMessage::Propose { generation, change, action } => {
+                if let Some(point) = local.propose(generation, change, action) {
                     let reach = ProcessMessage::Reach { process: to, change, point };
                     return vec![(group.root.clone(), 0, reach)];
                 }

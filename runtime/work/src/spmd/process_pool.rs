@@ -103,7 +103,7 @@ impl<'c, T: Task> ProcessPool<'c, T> {
             let mut out: Vec<_> =
                 finished.into_iter().flat_map(|process| group.handle_end(process)).collect();
             group.set_released(&self.released);
-            let settled = group.is_settled() || group.roster().is_none();
+            let settled = group.is_settled() || group.configuration().is_none();
             let is_active = |(process, peer, state): &(u32, Option<&Peer>, ProcessState)| {
                 let runs = !matches!(state, ProcessState::Dismissed | ProcessState::Ended);
                 *process != 0 && runs && peer.is_none_or(|peer| stays.contains(peer))

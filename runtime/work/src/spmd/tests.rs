@@ -135,8 +135,8 @@ impl GroupWorld {
                     ProcessMessage::Agreed { change, point } => to.local.agreed(change, point),
                     ProcessMessage::Apart { generation } => to.local.apart(generation),
                     ProcessMessage::Mail(mail) => to.local.mail(mail),
-                    ProcessMessage::Propose { generation, change, deed } => {
-                        if let Some(point) = to.local.propose(generation, change, deed) {
+                    ProcessMessage::Propose { generation, change, action } => {
+                        if let Some(point) = to.local.propose(generation, change, action) {
                             self.send_to_root(
                                 process,
                                 ProcessMessage::Reach { process, change, point },
@@ -162,12 +162,12 @@ impl GroupWorld {
         match process.activity {
             Activity::Waiting if number == 0 => self.form(),
             Activity::Waiting => {
-                if let Some(Call::Recruit(Invitation { roster, origin, point })) =
+                if let Some(Call::Recruit(Invitation { configuration, origin, point })) =
                     process.local.take_call()
                 {
                     let StateSource::From { givers, .. } = origin else { return };
-                    let generation = roster.generation;
-                    process.local.enter(Arc::new(roster), point);
+                    let generation = configuration.generation;
+                    process.local.enter(Arc::new(configuration), point);
                     process.activity = Activity::Entering { generation, givers, point };
                 }
             }
@@ -187,27 +187,27 @@ impl GroupWorld {
                 }
                 PointAction::Continue | PointAction::Hold => {}
                 PointAction::Ended => unreachable!("looked at above"),
-                PointAction::Execute(deed) => self.execute(number, point, deed),
+                PointAction::Execute(action) => self.execute(number, point, action),
             },
         }
     }
 
-    fn execute(&mut self, number: u32, point: u64, deed: CollectiveAction) {
-        if deed.only_waits() {
-            if deed == CollectiveAction::Decide && number == 0 {
+    fn execute(&mut self, number: u32, point: u64, action: CollectiveAction) {
+        if action.only_waits() {
+            if action == CollectiveAction::Decide && number == 0 {
                 self.decide();
             }
             return;
         }
         let process = self.processes.get_mut(&number).expect("it is there");
         let generation = process.local.generation();
-        let old = process.local.roster().cloned().expect("it takes part");
-        let kind = format!("{deed:?}");
-        let changes = if let CollectiveAction::Save = deed { self.changes } else { 0 };
+        let old = process.local.configuration().cloned().expect("it takes part");
+        let kind = format!("{action:?}");
+        let changes = if let CollectiveAction::Save = action { self.changes } else { 0 };
         let known = *self.executed_at.entry((generation, changes, kind)).or_insert(point);
         assert_eq!(known, point, "process {number} executes it at another point");
         self.executed += 1;
-        let CollectiveAction::Change(next) = deed else {
+        let CollectiveAction::Change(next) = action else {
             // The root has all parts before it continues.
             self.saved.insert(number);
             if old.members.iter().all(|member| self.saved.contains(&member.process)) {
@@ -263,18 +263,20 @@ impl GroupWorld {
 
     /// The root starts with the processes that are here.
     fn form(&mut self) {
-        if self.group.roster().is_some() {
+        if self.group.configuration().is_some() {
             return;
         }
         self.group.begin_decision();
-        let Some(roster) = self.group.make_roster(&self.held(), Bytes::new()) else { return };
+        let Some(configuration) = self.group.make_configuration(&self.held(), Bytes::new()) else {
+            return;
+        };
         let origin = StateSource::From { givers: 1, layout: Bytes::new() };
-        let out = self.group.form(roster.clone(), origin, 0);
+        let out = self.group.form(configuration.clone(), origin, 0);
         self.spread(out.expect("no process was lost since"));
-        let (root, generation) = (self.root(), roster.generation);
-        self.give(&root, 0, &roster);
+        let (root, generation) = (self.root(), configuration.generation);
+        self.give(&root, 0, &configuration);
         let process = self.processes.get_mut(&0).expect("it is there");
-        process.local.enter(Arc::new(roster), 0);
+        process.local.enter(Arc::new(configuration), 0);
         process.activity = Activity::Entering { generation, givers: 1, point: 0 };
     }
 
@@ -282,15 +284,15 @@ impl GroupWorld {
         let held = self.held();
         let some = held.iter().filter(|process| **process == 0 || chosen >> **process & 1 == 1);
         let some: Vec<u32> = some.copied().collect();
-        let deed = match chosen & 1 {
+        let action = match chosen & 1 {
             0 => CollectiveAction::Save,
             _ if !self.group.is_settled() => return,
-            _ => match self.group.make_roster(&some, Bytes::new()) {
-                Some(roster) => CollectiveAction::Change(roster),
+            _ => match self.group.make_configuration(&some, Bytes::new()) {
+                Some(configuration) => CollectiveAction::Change(configuration),
                 None => return,
             },
         };
-        if let Some(out) = self.group.propose(deed) {
+        if let Some(out) = self.group.propose(action) {
             self.changes += 1;
             self.saved.clear();
             self.spread(out);
@@ -372,19 +374,20 @@ fn members_lost_since_they_were_chosen_prevent_a_configuration() {
     };
     let origin = || StateSource::From { givers: 1, layout: Bytes::new() };
     let mut lost = world();
-    let roster = lost.group.make_roster(&[0, 1, 2], Bytes::new()).expect("all are there");
+    let configuration =
+        lost.group.make_configuration(&[0, 1, 2], Bytes::new()).expect("all are there");
     lost.group.lost(|peer| peer.node == "n2".into());
-    assert_eq!(lost.group.form(roster.clone(), origin(), 0), None);
-    assert_eq!(lost.group.roster(), None);
+    assert_eq!(lost.group.form(configuration.clone(), origin(), 0), None);
+    assert_eq!(lost.group.configuration(), None);
     // Another incarnation is another process.
     lost.group.handle_here(2, &peer(2, 2), 0);
-    assert_eq!(lost.group.form(roster, origin(), 0), None);
+    assert_eq!(lost.group.form(configuration, origin(), 0), None);
 
     let mut settled = world();
     settled.form();
     settled.settle();
     assert!(settled.group.is_settled());
-    let next = settled.group.make_roster(&[0, 1, 3], Bytes::new()).expect("all are there");
+    let next = settled.group.make_configuration(&[0, 1, 3], Bytes::new()).expect("all are there");
     settled.lose(4);
     settled.settle();
     assert!(settled.group.is_settled());
@@ -404,7 +407,7 @@ fn a_second_proposal_is_refused_until_the_first_has_ended() {
     world.settle();
     world.form();
     world.settle();
-    let next = world.group.make_roster(&[0, 1, 3], Bytes::new()).expect("all are there");
+    let next = world.group.make_configuration(&[0, 1, 3], Bytes::new()).expect("all are there");
     let decision = world.group.request_decision();
     assert!(world.group.has_proposal(), "without a measured pace, the root decides at once");
     assert_eq!(world.group.propose(CollectiveAction::Change(next)), None);
@@ -414,7 +417,7 @@ fn a_second_proposal_is_refused_until_the_first_has_ended() {
     world.last += 10;
     world.settle();
     assert!(!world.group.has_proposal(), "the decision was made");
-    let next = world.group.make_roster(&[0, 1, 3], Bytes::new()).expect("all are there");
+    let next = world.group.make_configuration(&[0, 1, 3], Bytes::new()).expect("all are there");
     assert!(world.group.propose(CollectiveAction::Change(next)).is_some());
 }
 
@@ -429,7 +432,10 @@ fn a_link_of_an_earlier_incarnation_ends_no_configuration() {
     }
     world.form();
     world.settle();
-    assert_eq!(world.group.roster().map(super::message::Configuration::size), Some(PROCESSES));
+    assert_eq!(
+        world.group.configuration().map(super::message::Configuration::size),
+        Some(PROCESSES)
+    );
     let broke = |world: &mut GroupWorld, one: &Peer, incarnation: Option<u64>| {
         let incarnation = incarnation.map(Incarnation);
         let out = world.group.link_broke(one, (&peer(2, 1).node, incarnation));
@@ -445,7 +451,10 @@ fn a_link_of_an_earlier_incarnation_ends_no_configuration() {
     world.last += 10;
     world.propose(u32::MAX);
     world.settle();
-    assert_eq!(world.group.roster().map(super::message::Configuration::size), Some(PROCESSES));
+    assert_eq!(
+        world.group.configuration().map(super::message::Configuration::size),
+        Some(PROCESSES)
+    );
     // A report without an incarnation concerns all.
     assert!(broke(&mut world, &peer(1, 1), None));
 }
@@ -463,9 +472,9 @@ fn processes_that_come_during_a_long_step_take_part_at_its_end() {
         }
         world.form();
         world.settle_without(late);
-        let generation = world.group.roster().expect("settled").generation;
+        let generation = world.group.configuration().expect("settled").generation;
         let pace = super::message::StepRate { step_s, foreign: None };
-        world.group.set_pace(0, generation, pace);
+        world.group.set_step_rate(0, generation, pace);
         let at = world.last;
         world.last += 1;
         world.report_presence(late);
@@ -474,7 +483,7 @@ fn processes_that_come_during_a_long_step_take_part_at_its_end() {
         }
         world.choice = Some(u32::MAX);
         world.settle();
-        let size = world.group.roster().map(super::message::Configuration::size);
+        let size = world.group.configuration().map(super::message::Configuration::size);
         assert_eq!(size, Some(if waits { PROCESSES } else { late }));
         assert_eq!(world.executed_at.values().copied().max(), waits.then_some(at + 1));
         assert!(world.group.is_settled());
@@ -513,9 +522,10 @@ fn others_depend_on_a_process_while_it_takes_part() {
     }
     let counts = |world: &GroupWorld| [1, 2].map(|node| world.group.counts_on(&peer(node, 1)));
     assert_eq!(counts(&world), [false, false]);
-    let roster = world.group.make_roster(&[0, 1], Bytes::new()).expect("all are there");
+    let configuration =
+        world.group.make_configuration(&[0, 1], Bytes::new()).expect("all are there");
     let origin = StateSource::From { givers: 1, layout: Bytes::new() };
-    world.group.form(roster, origin, 0).expect("no process was lost");
+    world.group.form(configuration, origin, 0).expect("no process was lost");
     assert_eq!(counts(&world), [true, false]);
     assert!(!world.group.counts_on(&peer(1, 2)), "another incarnation did nothing");
     world.group.link_broke(&peer(0, 1), (&peer(1, 1).node, Some(Incarnation(1))));
@@ -555,7 +565,7 @@ proptest! {
         world.last += 10;
         world.settle();
         prop_assert!(world.group.is_settled(), "{}", world.text());
-        for member in &world.group.roster().expect("settled").members {
+        for member in &world.group.configuration().expect("settled").members {
             let activity = &world.processes[&member.process].activity;
             let ended = matches!(activity, Activity::At(point) if *point == world.last);
             prop_assert!(ended, "{}", world.text());
@@ -602,10 +612,10 @@ proptest! {
         world.last += 10;
         world.settle();
         prop_assert!(world.group.is_settled(), "{}", world.text());
-        let roster = world.group.roster().expect("settled").clone();
-        for member in &roster.members {
+        let configuration = world.group.configuration().expect("settled").clone();
+        for member in &configuration.members {
             let process = &world.processes[&member.process];
-            prop_assert_eq!(process.local.generation(), roster.generation);
+            prop_assert_eq!(process.local.generation(), configuration.generation);
             let ended = matches!(process.activity, Activity::At(point) if point == world.last);
             prop_assert!(ended, "all reach the last point");
         }
@@ -613,9 +623,9 @@ proptest! {
         world.last += 10;
         world.propose(u32::MAX);
         world.settle();
-        let size = world.group.roster().map(super::message::Configuration::size);
+        let size = world.group.configuration().map(super::message::Configuration::size);
         prop_assert!(world.group.is_settled(), "{}", world.text());
         prop_assert_eq!(size, Some(PROCESSES));
-        prop_assert!(world.executed >= roster.size(), "the last change was executed by all");
+        prop_assert!(world.executed >= configuration.size(), "the last change was executed by all");
     }
 }

@@ -109,8 +109,8 @@ pub use core::remote_task::Encoded;
 #[doc(hidden)]
 pub use engine::{
     AbsentNodeInbox, Engine, EngineConfig, EngineReport, EngineWatch, FinishedTask, LOSSES_MAX,
-    LeasedTask, NodeLosses, RESULTS_BYTES, ReportHandler, RootEnd, RootResults, StopRoot, Tables,
-    WaitGraph,
+    LeasedTask, NodeLosses, RESULTS_BYTES, ReportHandler, RootEnd, RootResults, StopRoot,
+    TableSizes, WaitGraph,
 };
 #[doc(hidden)]
 pub use observer::{CachedResult, PoolObserver, WakeRoot};

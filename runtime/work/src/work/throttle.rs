@@ -61,13 +61,13 @@ impl Throttle {
     /// Checks that threads can join the control group.
     ///
     /// # Errors
-    /// The directory is no control group.
+    /// The directory is not a control group.
     pub fn check(&self) -> io::Result<()> {
         let Some(group) = &self.cgroup else { return Ok(()) };
         if ["cgroup.threads", "tasks"].iter().any(|file| group.join(file).exists()) {
             return Ok(());
         }
-        let reason = format!("{} is no control group", group.display());
+        let reason = format!("{} is not a control group", group.display());
         Err(io::Error::new(io::ErrorKind::NotFound, reason))
     }
 
@@ -111,7 +111,7 @@ struct ThreadQuota {
 }
 
 thread_local! {
-    static ACCOUNT: Cell<Option<ThreadQuota>> = const { Cell::new(None) };
+    static THREAD_QUOTA: Cell<Option<ThreadQuota>> = const { Cell::new(None) };
 }
 
 impl ThreadQuota {
@@ -120,7 +120,7 @@ impl ThreadQuota {
         Self { since: now, used: Duration::ZERO, charged: now, cpu: thread_cpu(), checked: now }
     }
 
-    /// Records the clocks without a charge, since falling asleep and waking up is no computing.
+    /// Records the clocks without a charge, since falling asleep and waking up are not computing.
     fn skip(&mut self, cpu: Duration, now: Instant) {
         (self.cpu, self.charged) = (cpu, now);
     }
@@ -138,7 +138,7 @@ impl ThreadQuota {
     /// interruptions.
     ///
     /// The thread's own clock shows 4 to 8 % less. It makes up for that by jumps, which
-    /// [`Account::charge`] does not charge.
+    /// [`ThreadQuota::charge`] does not charge.
     fn charge_busy(&mut self, now: Instant) -> Duration {
         let computed = now.saturating_duration_since(self.charged).min(BUSY_STEP_MAX);
         self.charged = now;
@@ -215,15 +215,15 @@ impl Seam for ThrottledSeam {
     }
 
     fn park(&self, thread: usize, timeout: Option<Duration>) {
-        let Some(mut account) = ACCOUNT.get().filter(|_| self.rests()) else {
+        let Some(mut quota) = THREAD_QUOTA.get().filter(|_| self.rests()) else {
             return self.threads.park(thread, timeout);
         };
         let began = Instant::now();
-        account.charge(thread_cpu(), began);
+        quota.charge(thread_cpu(), began);
         self.threads.park(thread, timeout);
         let now = Instant::now();
-        account.record_wait(self.share(now), began, now, thread_cpu());
-        ACCOUNT.set(Some(account));
+        quota.record_wait(self.share(now), began, now, thread_cpu());
+        THREAD_QUOTA.set(Some(quota));
     }
 
     fn unpark(&self, thread: usize) {
@@ -231,17 +231,17 @@ impl Seam for ThrottledSeam {
     }
 
     fn pass(&self, thread: usize, time: Duration) {
-        let mut account = ACCOUNT.get().unwrap_or_else(ThreadQuota::new);
-        account.charge(thread_cpu(), Instant::now());
+        let mut quota = THREAD_QUOTA.get().unwrap_or_else(ThreadQuota::new);
+        quota.charge(thread_cpu(), Instant::now());
         let mut computed = Duration::ZERO;
         while computed < time {
             for _ in 0..300 {
                 std::hint::spin_loop();
             }
-            computed += account.charge_busy(Instant::now());
-            ACCOUNT.set(Some(account));
+            computed += quota.charge_busy(Instant::now());
+            THREAD_QUOTA.set(Some(quota));
             self.rest(thread, &|| false);
-            account = ACCOUNT.get().unwrap_or(account);
+            quota = THREAD_QUOTA.get().unwrap_or(quota);
         }
     }
 
@@ -253,28 +253,28 @@ impl Seam for ThrottledSeam {
         if !self.rests() {
             return;
         }
-        let mut account = ACCOUNT.get().unwrap_or_else(ThreadQuota::new);
+        let mut quota = THREAD_QUOTA.get().unwrap_or_else(ThreadQuota::new);
         let mut now = Instant::now();
-        if now.saturating_duration_since(account.checked) >= CLOCK_INTERVAL {
-            account.checked = now;
+        if now.saturating_duration_since(quota.checked) >= CLOCK_INTERVAL {
+            quota.checked = now;
             let share = self.share(now);
             if share < 1.0 {
-                account.charge(thread_cpu(), now);
+                quota.charge(thread_cpu(), now);
                 loop {
-                    let owed = account.debt(share, now);
+                    let owed = quota.debt(share, now);
                     if owed < NAP_MIN || stop() {
                         break;
                     }
                     std::thread::sleep(owed.min(NAP_MAX));
                     now = Instant::now();
                     // At a share of a thousandth of a core a nap may cost as much as it pays off.
-                    account.skip(thread_cpu(), now);
+                    quota.skip(thread_cpu(), now);
                 }
             } else {
-                account = ThreadQuota::new();
+                quota = ThreadQuota::new();
             }
         }
-        ACCOUNT.set(Some(account));
+        THREAD_QUOTA.set(Some(quota));
     }
 
     fn is_real(&self) -> bool {
@@ -290,7 +290,7 @@ impl Seam for ThrottledSeam {
 mod tests {
     use super::*;
 
-    fn account(began: Instant, cpu: Duration) -> ThreadQuota {
+    fn quota(began: Instant, cpu: Duration) -> ThreadQuota {
         ThreadQuota { since: began, used: Duration::ZERO, charged: began, cpu, checked: began }
     }
 
@@ -298,44 +298,44 @@ mod tests {
     fn the_debt_follows_from_the_share_and_pauses_are_forgotten() {
         let ms = Duration::from_millis;
         let began = Instant::now();
-        let mut account = account(began, ms(100));
+        let mut quota = quota(began, ms(100));
         // 10 ms at a tenth amount to 100 ms, of which 30 have elapsed.
-        assert_eq!(account.charge(ms(110), began + ms(30)), ms(10));
-        assert_eq!(account.debt(0.1, began + ms(30)), ms(70));
-        assert_eq!(account.debt(0.1, began + ms(100)), Duration::ZERO);
-        assert_eq!((account.since, account.used), (began + ms(100), ms(0)));
+        assert_eq!(quota.charge(ms(110), began + ms(30)), ms(10));
+        assert_eq!(quota.debt(0.1, began + ms(30)), ms(70));
+        assert_eq!(quota.debt(0.1, began + ms(100)), Duration::ZERO);
+        assert_eq!((quota.since, quota.used), (began + ms(100), ms(0)));
         // A second without work gives at most 50 ms of credit.
-        assert_eq!(account.debt(0.1, began + ms(1100)), Duration::ZERO);
-        account.charge(ms(120), began + ms(1100));
-        assert_eq!(account.debt(0.1, began + ms(1100)), ms(50));
+        assert_eq!(quota.debt(0.1, began + ms(1100)), Duration::ZERO);
+        quota.charge(ms(120), began + ms(1100));
+        assert_eq!(quota.debt(0.1, began + ms(1100)), ms(50));
         // A share of zero counts as a small one, so that the division is defined.
-        assert!(account.debt(0.0, began + ms(1100)) > ms(1000));
+        assert!(quota.debt(0.0, began + ms(1100)) > ms(1000));
     }
 
     #[test]
     fn a_jump_of_the_processor_clock_is_not_charged() {
         let ms = Duration::from_millis;
         let began = Instant::now();
-        let mut account = account(began, ms(100));
+        let mut quota = quota(began, ms(100));
         // Where 3 ms have elapsed, at most 3 of the 13 ms can have been computed.
-        assert_eq!(account.charge(ms(113), began + ms(3)), ms(3));
-        assert_eq!(account.debt(0.5, began + ms(3)), ms(3));
+        assert_eq!(quota.charge(ms(113), began + ms(3)), ms(3));
+        assert_eq!(quota.debt(0.5, began + ms(3)), ms(3));
         // A clock that goes back adds no debt; later time is charged as it elapses.
-        assert_eq!(account.charge(ms(110), began + ms(44)), ms(0));
-        assert_eq!(account.charge(ms(111), began + ms(45)), ms(1));
+        assert_eq!(quota.charge(ms(110), began + ms(44)), ms(0));
+        assert_eq!(quota.charge(ms(111), began + ms(45)), ms(1));
     }
 
     #[test]
     fn a_busy_loop_is_charged_except_for_interruptions() {
         let us = Duration::from_micros;
         let began = Instant::now();
-        let mut account = account(began, us(100));
-        assert_eq!(account.charge_busy(began + us(20)), us(20));
-        assert_eq!(account.charge_busy(began + us(60)), us(40));
-        assert_eq!(account.charge_busy(began + us(5000)), BUSY_STEP_MAX);
-        assert_eq!(account.used, us(60) + BUSY_STEP_MAX);
+        let mut quota = quota(began, us(100));
+        assert_eq!(quota.charge_busy(began + us(20)), us(20));
+        assert_eq!(quota.charge_busy(began + us(60)), us(40));
+        assert_eq!(quota.charge_busy(began + us(5000)), BUSY_STEP_MAX);
+        assert_eq!(quota.used, us(60) + BUSY_STEP_MAX);
         // The thread's own clock does not charge the same time again.
-        assert_eq!(account.charge(us(3000), began + us(5001)), us(1));
+        assert_eq!(quota.charge(us(3000), began + us(5001)), us(1));
     }
 
     /// With credit for waits, a node that waited 20 ms for a stolen task would compute the next
@@ -345,20 +345,20 @@ mod tests {
     fn waiting_for_work_earns_no_credit() {
         let ms = Duration::from_millis;
         let began = Instant::now();
-        let mut account = account(began, ms(0));
-        account.charge(ms(2), began + ms(2));
+        let mut quota = quota(began, ms(0));
+        quota.charge(ms(2), began + ms(2));
         // Of 20 ms it owes 18, and it waits for 40: the 18 are paid.
-        account.record_wait(0.1, began + ms(2), began + ms(42), ms(2));
-        assert_eq!(account.debt(0.1, began + ms(42)), ms(0));
-        account.charge(ms(3), began + ms(43));
-        assert_eq!(account.debt(0.1, began + ms(43)), ms(9));
+        quota.record_wait(0.1, began + ms(2), began + ms(42), ms(2));
+        assert_eq!(quota.debt(0.1, began + ms(42)), ms(0));
+        quota.charge(ms(3), began + ms(43));
+        assert_eq!(quota.debt(0.1, began + ms(43)), ms(9));
         // It still owes the part that exceeds the wait, and keeps the credit for its earlier delay.
-        account.record_wait(0.1, began + ms(43), began + ms(46), ms(3));
-        assert_eq!(account.debt(0.1, began + ms(46)), ms(6));
-        assert_eq!(account.debt(0.1, began + ms(62)), ms(0));
-        account.record_wait(0.1, began + ms(62), began + ms(90), ms(3));
-        account.charge(ms(5), began + ms(92));
-        assert_eq!(account.debt(0.1, began + ms(92)), ms(8));
+        quota.record_wait(0.1, began + ms(43), began + ms(46), ms(3));
+        assert_eq!(quota.debt(0.1, began + ms(46)), ms(6));
+        assert_eq!(quota.debt(0.1, began + ms(62)), ms(0));
+        quota.record_wait(0.1, began + ms(62), began + ms(90), ms(3));
+        quota.charge(ms(5), began + ms(92));
+        assert_eq!(quota.debt(0.1, began + ms(92)), ms(8));
     }
 
     /// With naps charged as work, nodes with 0.12 % of a core never end a task: each nap costs as
@@ -367,15 +367,15 @@ mod tests {
     fn a_nap_pays_off_debts_at_any_cost() {
         let ms = Duration::from_millis;
         let began = Instant::now();
-        let mut account = account(began, ms(0));
-        account.charge(ms(1), began + ms(1));
+        let mut quota = quota(began, ms(0));
+        quota.charge(ms(1), began + ms(1));
         let mut now = began + ms(1);
         for nap in 1..=20u32 {
             now += ms(50);
-            account.skip(ms(1) + nap * Duration::from_micros(100), now);
+            quota.skip(ms(1) + nap * Duration::from_micros(100), now);
         }
-        assert_eq!(account.debt(0.001, now), Duration::ZERO);
-        assert_eq!(account.charge(ms(3) + ms(1), now + ms(1)), ms(1));
+        assert_eq!(quota.debt(0.001, now), Duration::ZERO);
+        assert_eq!(quota.charge(ms(3) + ms(1), now + ms(1)), ms(1));
     }
 
     /// At most the elapsed time can have been computed.
@@ -403,7 +403,7 @@ mod tests {
         let began = Instant::now();
         let day = Duration::from_secs(86_400);
         let checked = began.checked_sub(CLOCK_INTERVAL).unwrap_or(began);
-        ACCOUNT.set(Some(ThreadQuota { checked, ..account(began, thread_cpu()) }));
+        THREAD_QUOTA.set(Some(ThreadQuota { checked, ..quota(began, thread_cpu()) }));
         let until = thread_cpu() + Duration::from_millis(1);
         while thread_cpu() < until {
             std::hint::spin_loop();
@@ -423,6 +423,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let throttle = Throttle { cgroup: Some(dir.path().to_owned()), ..Throttle::default() };
         let error = throttle.check().unwrap_err();
-        assert!(error.to_string().contains("is no control group"), "{error}");
+        assert!(error.to_string().contains("is not a control group"), "{error}");
     }
 }

@@ -4,13 +4,13 @@
 //! As a rule, a relay is the coordinator of one of the two clusters. The connection is end to end
 //! between the two nodes, with its own certificates, hello, windows and loss recovery. A relay can
 //! drop datagrams, but neither read nor forge them. The socket below the endpoint gives each
-//! relayed node a *stand-in* address, of a range that is never routed. Independent of the purpose
-//! of links.
+//! relayed node a *stand-in* address, of a range that is never routed. This module does not know
+//! the purpose of links.
 //!
 //! Bounds:
 //! - bytes queued at a relay for one peer ([`QUEUED_MAX`]),
 //! - datagrams that wait for the endpoint ([`WAITING_MAX`]),
-//! - stand-in addresses ([`NAMES_MAX`]),
+//! - stand-in addresses ([`STAND_INS_MAX`]),
 //! - relays on one path ([`HOPS_MAX`]).
 //!
 //! Datagrams beyond them are lost, as on any network.
@@ -47,12 +47,12 @@ const QUEUED_MAX: usize = 256 << 10;
 /// passed to relays.
 const WAITING_MAX: usize = 4096;
 /// Maximum number of stand-in addresses.
-const NAMES_MAX: usize = 16_384;
+const STAND_INS_MAX: usize = 16_384;
 /// Maximum number of relays of a datagram: that of the sender's cluster, that of the receiver's,
 /// and one more.
 const HOPS_MAX: u8 = 3;
 /// Time after which a direct connection to a relayed node is attempted again.
-const RELAYED_FOR: Duration = Duration::from_secs(120);
+const DIRECT_RETRY_DELAY: Duration = Duration::from_secs(120);
 
 /// A datagram in transit through relays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -138,9 +138,9 @@ impl Routes {
                 self.nodes.insert(node.clone(), NodeRoute::Failed);
             }
             (true, true) => {
-                let until = now + RELAYED_FOR;
-                // Only a node that was tried both ways represents its cluster: others were reached
-                // as it was.
+                let until = now + DIRECT_RETRY_DELAY;
+                // Only a node whose direct attempt failed before the relay reached it tells
+                // something about its cluster. Other nodes were relayed on the assumption alone.
                 if self.nodes.insert(node.clone(), NodeRoute::Relayed(until)).is_some() {
                     self.clusters.insert(cluster.clone(), until);
                 }
@@ -203,7 +203,7 @@ impl TrafficState {
             return Some(*number);
         }
         let number = self.names.len();
-        if number >= NAMES_MAX {
+        if number >= STAND_INS_MAX {
             return None;
         }
         self.names.push(node.clone());
@@ -294,7 +294,7 @@ impl RelayedTraffic {
 }
 
 fn address(number: usize, mapped: bool) -> SocketAddr {
-    // Numbers are below `NAMES_MAX`.
+    // Numbers are below `STAND_INS_MAX`.
     let ip = Ipv4Addr::from(FIRST + number as u32);
     let ip = if mapped { IpAddr::V6(ip.to_ipv6_mapped()) } else { IpAddr::V4(ip) };
     SocketAddr::new(ip, PORT)

@@ -11,7 +11,7 @@ impl EngineCore {
             Kind::STEAL_REQUEST => {
                 let request: StealRequest = wire::decode(kind, &body)?;
                 if request.job == self.job && !self.closing.load(Ordering::Acquire) {
-                    self.on_request(from, request);
+                    self.on_steal_request(from, request);
                 } else {
                     refuse(&self.net, from, &request);
                 }

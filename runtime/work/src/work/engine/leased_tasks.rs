@@ -1,23 +1,24 @@
 //! The victim's side of a steal: the engine answers steal requests, leases tasks to thieves, and
 //! accepts results and returned tasks.
 //!
-//! `steal::victim` decides which nodes get hints. This module does not know how thieves choose
-//! victims.
+//! `steal::waiting_thieves` decides which nodes get hints. This module does not know how thieves
+//! choose victims.
 
 use super::*;
 
 impl EngineCore {
-    pub(super) fn on_request(&self, from: &Peer, request: StealRequest) {
+    pub(super) fn on_steal_request(&self, from: &Peer, request: StealRequest) {
         let pool = self.pool_ref();
         let StealRequest { id, awaited, .. } = request;
         let start = self.next_deque.fetch_add(1, Ordering::Relaxed);
         let gives = {
             let mut state = self.state();
-            // No event would reclaim a task from a node that is no member (no longer or not yet).
+            // No event would reclaim a task from a node that is not a member (no longer, or not
+            // yet).
             let member = state.view.members.get(&from.node);
             let member = member.is_some_and(|member| member.incarnation == from.incarnation);
             if !member {
-                state.count_event("refused: a request of no member");
+                state.count_event("refused: a request from a non-member");
             }
             !state.leaving && member
         };
@@ -48,10 +49,10 @@ impl EngineCore {
         let sent = answer(&self.net, from, &reply);
         match (reply.task, sent) {
             (Some(task), Err(why)) => self.reclaim(task.lease, task.path, from, &why),
-            (Some(_), Ok(())) => self.state().victim.remove_waiting(&from.node),
+            (Some(_), Ok(())) => self.state().waiting_thieves.remove_waiting(&from.node),
             (None, _) => {
                 if awaited.is_none() {
-                    self.state().victim.add_waiting(&from.node, scope);
+                    self.state().waiting_thieves.add_waiting(&from.node, scope);
                     // There may be work by now; otherwise the pool must notify the engine of the
                     // next.
                     if self.hint_waiting(pool, Instant::now()).is_some() {
@@ -62,7 +63,7 @@ impl EngineCore {
         }
     }
 
-    /// Requeues a task at once that did not reach its thief.
+    /// Requeues, without delay, a task that did not reach its thief.
     pub(super) fn reclaim(&self, lease: LeaseId, path: TaskPath, thief: &Peer, why: &str) {
         if self.pool_ref().reclaim(lease) {
             self.record_reclaimed(path, thief, why);
@@ -118,11 +119,11 @@ impl EngineCore {
     /// Drops the pointers of a finished task's descendants. Its own pointer stays, since other
     /// nodes may have it.
     pub(super) fn finished_below(&self, mut state: MutexGuard<'_, EngineState>, path: &TaskPath) {
-        if state.known.is_empty() {
+        if state.known_results.is_empty() {
             return;
         }
-        state.known.drop_descendants(path);
-        let depth = state.known.depth();
+        state.known_results.drop_descendants(path);
+        let depth = state.known_results.depth();
         drop(state);
         self.pool_ref().recover(depth);
     }
@@ -136,7 +137,7 @@ impl EngineCore {
             return;
         }
         let Some(task) = self.pool_ref().leased_task(lease) else {
-            self.state().count_event("refused: a return of what is not leased");
+            self.state().count_event("refused: a return of a task that is not leased");
             tracing::debug!(%from, ?lease, "ignored a late return");
             return;
         };
@@ -144,7 +145,7 @@ impl EngineCore {
             let depth = {
                 let mut state = self.state();
                 state.accept_results(&task, left, &self.me);
-                state.known.depth()
+                state.known_results.depth()
             };
             // Before it is queued, so that the thread that runs it finds the results.
             self.pool_ref().recover(depth);
@@ -161,7 +162,7 @@ impl EngineCore {
     /// The known locations of results of a task's descendants, before it goes to another node.
     pub(super) fn locations_below(&self, task: &TaskIdentity) -> Vec<ResultLocation> {
         let state = self.state();
-        if state.known.is_empty() {
+        if state.known_results.is_empty() {
             return Vec::new();
         }
         state.locations_below(&task.path, task.start).take(LOCATIONS_PER_TASK).cloned().collect()

@@ -59,7 +59,7 @@ impl EngineCore {
     pub(super) fn drained(&self) -> Option<bool> {
         let state = self.state();
         let empty = state.stolen.is_empty() && state.waiting.is_empty() && state.unsent.is_empty();
-        empty.then(|| !state.moved.is_empty() || !state.given.is_empty())
+        empty.then(|| !state.moved.is_empty() || !state.returned_tasks.is_empty())
     }
 
     /// Returns an unfinished task, with its partial results, to its current owner.
@@ -72,7 +72,7 @@ impl EngineCore {
             if state.leaving
                 && let Some(to) = stolen.receiver()
             {
-                state.given.insert(stolen.task.path.clone(), to.clone());
+                state.returned_tasks.insert(stolen.task.path.clone(), to.clone());
             }
             left
         };
@@ -125,8 +125,8 @@ impl EngineCore {
             let identity = task.clone();
             state.results.keep(StoredResult { identity, owner, output, claimed: false });
             let place = ResultLocation { identity: task.clone(), holder: self.me.clone() };
-            state.known.learn(place, Instant::now());
-            state.known.depth()
+            state.known_results.learn(place, Instant::now());
+            state.known_results.depth()
         };
         self.pool_ref().recover(depth);
         // Another node may run the parent by now.
@@ -150,7 +150,7 @@ impl EngineCore {
             let depth = {
                 let mut state = self.state();
                 state.accept_results(task, handover.results.clone(), &self.me);
-                state.known.depth()
+                state.known_results.depth()
             };
             self.pool_ref().recover(depth);
         }
@@ -177,12 +177,12 @@ impl EngineCore {
         let (halted, stopped, forgotten, orphans) = {
             let mut state = self.state();
             state.thief.unreachable(node);
-            state.victim.remove_waiting(node);
+            state.waiting_thieves.remove_waiting(node);
             state.unsent.retain(|(to, ..)| to != node);
             self.report_kept(&state);
             state.parked.remove(node);
             state.suspected.remove(node);
-            state.known.lost(node);
+            state.known_results.lost(node);
             let mut stopped: Vec<(TaskPath, Peer)> = unstarted
                 .iter()
                 .filter_map(|task| state.stolen.remove(&(node.clone(), task.lease)))

@@ -5,13 +5,13 @@
 //! endpoint's thread, and results are sent from compute threads; neither waits for the other.
 
 mod absent;
-mod books;
 mod inbox;
 mod leased_tasks;
 mod leave;
 mod losses;
 mod mail;
 mod observer;
+mod report;
 mod reuse;
 mod root;
 mod state;
@@ -21,7 +21,7 @@ use absent::{answer, refuse};
 use state::{Adopter, ClientMessages, EngineState, Stolen, is_below};
 
 pub use absent::AbsentNodeInbox;
-pub use books::{EngineReport, EngineWatch, Tables, WaitGraph};
+pub use report::{EngineReport, EngineWatch, TableSizes, WaitGraph};
 pub use root::{FinishedTask, RootEnd, RootResults, StopRoot};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -52,7 +52,7 @@ use super::report::{ProgressReport, SavedRoot};
 use super::solo::into_failure;
 use super::steal::{
     Abandon, StealPolicy, StealReply, StealRequest, StealScope, StolenTask, TaskOutcome,
-    TaskResult, TaskReturn, Thief, ThiefAction, Victim, WorkHint,
+    TaskResult, TaskReturn, Thief, ThiefAction, WaitingThieves, WorkHint,
 };
 use crate::event::{Event, Recorder, StolenTaskEnd};
 use crate::id::{ClusterId, Incarnation, JobId, NodeId, Peer, TaskPath};
@@ -198,7 +198,7 @@ struct EngineCore {
     /// The bytes that the links had carried before this job.
     bytes_before: BTreeMap<NodeId, u64>,
     /// The last state, for observers of an ended engine.
-    last_books: Arc<OnceLock<EngineReport>>,
+    last_report: Arc<OnceLock<EngineReport>>,
 }
 
 impl Engine {
@@ -222,15 +222,15 @@ impl Engine {
             Thief::new(me.node.clone(), me.cluster.clone(), config.policy, config.pool.seed);
         let state = EngineState {
             thief,
-            victim: Victim::new(config.policy),
+            waiting_thieves: WaitingThieves::new(config.policy),
             view: View::default(),
             stolen: BTreeMap::new(),
             waiting: BTreeMap::new(),
             results: Results::new(config.bound(config.results_bytes)),
-            known: ResultLocations::default(),
+            known_results: ResultLocations::default(),
             leaving: false,
             moved: BTreeMap::new(),
-            given: BTreeMap::new(),
+            returned_tasks: BTreeMap::new(),
             root: None,
             roots: 0,
             adopted: BTreeMap::new(),
@@ -288,7 +288,7 @@ impl Engine {
             next_deque: AtomicUsize::new(0),
             abandoned_leases: AtomicU64::new(0),
             bytes_before,
-            last_books: Arc::default(),
+            last_report: Arc::default(),
         });
         // The engine owns the store, so the store's callback must not keep the engine alive.
         let weak = Arc::downgrade(&inner);
@@ -361,7 +361,7 @@ impl Engine {
             let old = std::mem::replace(&mut state.view, view.clone());
             state.thief.set_timeouts(timeouts);
             state.thief.view(view);
-            state.victim.retain(|node| view.members.contains_key(node));
+            state.waiting_thieves.retain(|node| view.members.contains_key(node));
             let gone = view.members.lost_since(&old.members);
             // Messages of a member that left in order may still be under way.
             let left = gone.iter().filter(|(_, member)| member.leaving);
@@ -689,7 +689,7 @@ impl EngineCore {
     /// Sends hints to waiting thieves when there is work. Returns the time of the next check.
     fn hint_waiting(&self, pool: &Pool, now: Instant) -> Option<Instant> {
         let notified = self.surplus.swap(false, Ordering::AcqRel);
-        if !self.state().victim.has_waiting() {
+        if !self.state().waiting_thieves.has_waiting() {
             return None;
         }
         // Without work, the pool notifies the engine of the next.
@@ -697,11 +697,11 @@ impl EngineCore {
             0 if !notified && !pool.request_surplus_notice() => return None,
             tasks => tasks.max(1),
         };
-        let thieves = self.state().victim.to_hint(tasks, now);
+        let thieves = self.state().waiting_thieves.take_thieves_to_hint(tasks, now);
         for thief in thieves {
             self.send(&thief, Kind::WORK_HINT, &WorkHint { job: self.job });
         }
-        self.state().victim.next_check(now)
+        self.state().waiting_thieves.next_check(now)
     }
 
     /// Calls nodes with free threads after the delay in which most find the processes themselves.

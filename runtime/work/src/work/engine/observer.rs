@@ -103,7 +103,7 @@ impl PoolObserver for EngineObserver {
         encode: &dyn Fn() -> Option<Encoded>,
     ) -> CachedResult {
         let Some(inner) = self.inner.upgrade() else { return CachedResult::Missing };
-        if inner.state().known.at(path).is_none() {
+        if inner.state().known_results.at(path).is_none() {
             return CachedResult::Missing;
         }
         // Users' code encodes the task, so the lock is not held.
@@ -111,7 +111,7 @@ impl PoolObserver for EngineObserver {
         let task = encoded.identity(path.clone(), name);
         let (recalled, depth) = {
             let mut state = inner.state();
-            let Some(place) = state.known.take(path) else { return CachedResult::Missing };
+            let Some(place) = state.known_results.take(path) else { return CachedResult::Missing };
             let recalled = if !place.identity.is(&task) {
                 state.counters.tasks.reuse_misses += 1;
                 state.count_event("refused: a result of another task at the same place");
@@ -128,7 +128,7 @@ impl PoolObserver for EngineObserver {
             if !matches!(recalled, CachedResult::Missing) {
                 state.counters.tasks.reused += 1;
             }
-            (recalled, state.known.depth())
+            (recalled, state.known_results.depth())
         };
         inner.pool_ref().recover(depth);
         if let CachedResult::Missing = recalled {
@@ -144,7 +144,7 @@ impl PoolObserver for EngineObserver {
     fn may_start(&self, thread: u32, path: &TaskPath) -> bool {
         let Some(inner) = self.inner.upgrade() else { return true };
         let state = inner.state();
-        if state.known.below(path).all(|place| place.identity.path == *path) {
+        if state.known_results.below(path).all(|place| place.identity.path == *path) {
             return true;
         }
         let part = |s: &Stolen| is_below(&s.task.path, path) && s.base.is_run_by(thread);
@@ -282,6 +282,6 @@ impl Drop for EngineCore {
         if let Some(pool) = self.pool.get() {
             pool.close();
         }
-        let _ = self.last_books.set(self.books());
+        let _ = self.last_report.set(self.report());
     }
 }

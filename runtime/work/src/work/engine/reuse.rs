@@ -68,13 +68,14 @@ impl EngineCore {
             for identity in tasks {
                 // A result on this node takes precedence, and the announcing node may be about to
                 // leave.
-                let mine = state.known.at(&identity.path).is_some_and(|it| it.holder == self.me);
+                let mine =
+                    state.known_results.at(&identity.path).is_some_and(|it| it.holder == self.me);
                 if holder != self.me && mine && state.results.at(&identity.path).is_some() {
                     continue;
                 }
-                state.known.learn(ResultLocation { identity, holder: holder.clone() }, now);
+                state.known_results.learn(ResultLocation { identity, holder: holder.clone() }, now);
             }
-            state.known.depth()
+            state.known_results.depth()
         };
         self.pool_ref().recover(depth);
     }

@@ -152,14 +152,16 @@ impl Engine {
                 let owner = me.node.clone();
                 let identity = task.clone();
                 state.results.keep(StoredResult { identity, owner, output, claimed: true });
-                state.known.learn(ResultLocation { identity: task, holder: me.clone() }, now);
+                state
+                    .known_results
+                    .learn(ResultLocation { identity: task, holder: me.clone() }, now);
             }
             for place in left.running {
                 if state.view.members.contains_key(&place.holder.node) {
-                    state.known.learn(place, now);
+                    state.known_results.learn(place, now);
                 }
             }
-            state.known.depth()
+            state.known_results.depth()
         };
         self.0.pool_ref().recover(depth);
     }
@@ -200,7 +202,7 @@ impl EngineState {
             task: finished.identity.clone(),
             output: finished.output.clone(),
         });
-        let known = self.known.below(&base.path).cloned();
+        let known = self.known_results.below(&base.path).cloned();
         let mut running = base.take_results().leased;
         running.extend(known);
         running.retain(|place| self.is_of_root(&place.identity));

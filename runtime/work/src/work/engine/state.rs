@@ -7,7 +7,7 @@ use super::*;
 
 pub(super) struct EngineState {
     pub(super) thief: Thief,
-    pub(super) victim: Victim,
+    pub(super) waiting_thieves: WaitingThieves,
     pub(super) view: View,
     /// Tasks of other nodes that run or wait for a thread here.
     pub(super) stolen: BTreeMap<(NodeId, LeaseId), Stolen>,
@@ -16,14 +16,14 @@ pub(super) struct EngineState {
     /// Results finished here for other nodes.
     pub(super) results: Results,
     /// Locations of results that new tasks may use.
-    pub(super) known: ResultLocations,
+    pub(super) known_results: ResultLocations,
     /// Whether this node leaves: then it neither takes nor gives work.
     pub(super) leaving: bool,
     /// Leases of trees that were halted because this node leaves, with the successors for which the
     /// tasks continue.
     pub(super) moved: BTreeMap<LeaseId, (TaskIdentity, Peer)>,
     /// Tasks that were returned or handed over because this node leaves, with their receivers.
-    pub(super) given: BTreeMap<TaskPath, Peer>,
+    pub(super) returned_tasks: BTreeMap<TaskPath, Peer>,
     /// The job's root, if it runs here.
     pub(super) root: Option<root::RootTree>,
     /// The number of roots started here.
@@ -234,7 +234,8 @@ impl EngineState {
         path: &'a TaskPath,
         start: RootStart,
     ) -> impl Iterator<Item = &'a ResultLocation> {
-        let below = self.known.below(path).filter(move |place| place.identity.path != *path);
+        let below =
+            self.known_results.below(path).filter(move |place| place.identity.path != *path);
         below.filter(move |place| place.identity.is_valid_in(start))
     }
 
@@ -264,7 +265,7 @@ impl EngineState {
     /// here.
     pub(super) fn tree_ended(&mut self, path: &TaskPath) {
         self.results.drop_trusted(path);
-        self.known.drop_trusted(path);
+        self.known_results.drop_trusted(path);
     }
 
     /// Accepts the partial results of a returned task, for its next execution.
@@ -283,12 +284,12 @@ impl EngineState {
                 claimed: true,
             };
             self.results.keep(finished);
-            self.known.learn(ResultLocation { identity, holder: me.clone() }, now);
+            self.known_results.learn(ResultLocation { identity, holder: me.clone() }, now);
         }
         for place in left.leased {
             let inside = place.identity.path.is_at_or_below(path) && place.identity.path != *path;
             if inside && self.view.members.contains_key(&place.holder.node) {
-                self.known.learn(place, now);
+                self.known_results.learn(place, now);
             }
         }
     }
@@ -341,7 +342,7 @@ impl EngineState {
 
     /// The receiver of the returned task that is at or above this path.
     pub(super) fn given_to(&self, path: &TaskPath) -> Option<&Peer> {
-        self.given.iter().find(|(given, _)| path.is_at_or_below(given)).map(|(_, to)| to)
+        self.returned_tasks.iter().find(|(given, _)| path.is_at_or_below(given)).map(|(_, to)| to)
     }
 
     /// The tasks here whose owner is lost: those to halt, and those (running or finished) that a

@@ -137,7 +137,7 @@ impl EngineCore {
                         PartialResults { kept: Vec::new(), leased: known },
                         &self.me,
                     );
-                    state.known.depth()
+                    state.known_results.depth()
                 };
                 pool.recover(depth);
                 pool.enter(base, entry.run, from.clone(), lease, body);

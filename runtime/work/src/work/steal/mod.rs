@@ -7,7 +7,7 @@
 
 mod messages;
 mod thief;
-mod victim;
+mod waiting_thieves;
 
 pub use messages::{
     Abandon, StealReply, StealRequest, StolenTask, TaskOutcome, TaskResult, TaskReturn, WorkHint,
@@ -15,4 +15,4 @@ pub use messages::{
 pub use thief::{StealPolicy, Thief, ThiefAction};
 
 pub use crate::event::StealScope;
-pub use victim::Victim;
+pub use waiting_thieves::WaitingThieves;

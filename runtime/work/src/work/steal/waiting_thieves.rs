@@ -24,7 +24,7 @@ const RECHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// At most as many get a hint as there are tasks. With a hint to all, eleven thieves asked for one
 /// task at once, and each answer took 5 ms on a machine with forty nodes.
 #[derive(Debug, Default)]
-pub struct Victim {
+pub struct WaitingThieves {
     /// Whether each task causes hints to all thieves: the baseline must not profit from an
     /// improvement of cluster-aware stealing.
     hints_all: bool,
@@ -34,8 +34,8 @@ pub struct Victim {
     hinted_until: VecDeque<Instant>,
 }
 
-impl Victim {
-    /// Creates a victim without waiting thieves.
+impl WaitingThieves {
+    /// Creates an empty list.
     pub fn new(policy: StealPolicy) -> Self {
         Self { hints_all: policy == StealPolicy::Random, ..Self::default() }
     }
@@ -63,7 +63,7 @@ impl Victim {
 
     /// The thieves to send a hint for this number of tasks: the longest waiting of this cluster
     /// first. They are removed, since a hint is sent once.
-    pub fn to_hint(&mut self, tasks: usize, now: Instant) -> Vec<NodeId> {
+    pub fn take_thieves_to_hint(&mut self, tasks: usize, now: Instant) -> Vec<NodeId> {
         while self.hinted_until.front().is_some_and(|until| *until <= now) {
             self.hinted_until.pop_front();
         }
@@ -100,54 +100,54 @@ mod tests {
 
     #[test]
     fn each_thief_gets_one_hint_its_own_cluster_first_in_order_of_requests() {
-        let mut victim = Victim::default();
+        let mut thieves = WaitingThieves::default();
         let [a, b, c] = ["a", "b", "c"].map(NodeId::from);
-        victim.add_waiting(&c, StealScope::Wide);
-        victim.add_waiting(&b, StealScope::Local);
-        victim.add_waiting(&a, StealScope::Local);
-        victim.add_waiting(&b, StealScope::Local);
-        assert!(victim.has_waiting());
+        thieves.add_waiting(&c, StealScope::Wide);
+        thieves.add_waiting(&b, StealScope::Local);
+        thieves.add_waiting(&a, StealScope::Local);
+        thieves.add_waiting(&b, StealScope::Local);
+        assert!(thieves.has_waiting());
         let now = Instant::now();
-        assert_eq!(victim.to_hint(9, now), [b.clone(), a.clone(), c.clone()]);
-        assert!(!victim.has_waiting() && victim.next_check(now).is_none());
-        victim.add_waiting(&a, StealScope::Local);
-        victim.remove_waiting(&a);
-        assert_eq!(victim.to_hint(9, now), []);
+        assert_eq!(thieves.take_thieves_to_hint(9, now), [b.clone(), a.clone(), c.clone()]);
+        assert!(!thieves.has_waiting() && thieves.next_check(now).is_none());
+        thieves.add_waiting(&a, StealScope::Local);
+        thieves.remove_waiting(&a);
+        assert_eq!(thieves.take_thieves_to_hint(9, now), []);
     }
 
     #[test]
     fn under_random_stealing_all_thieves_get_hints() {
-        let mut victim = Victim::new(StealPolicy::Random);
+        let mut thieves = WaitingThieves::new(StealPolicy::Random);
         let all = ["a", "b", "c"].map(NodeId::from);
-        all.iter().for_each(|thief| victim.add_waiting(thief, StealScope::Local));
-        assert_eq!(victim.to_hint(1, Instant::now()), all);
+        all.iter().for_each(|thief| thieves.add_waiting(thief, StealScope::Local));
+        assert_eq!(thieves.take_thieves_to_hint(1, Instant::now()), all);
     }
 
     #[test]
     fn there_are_no_more_hints_than_tasks() {
-        let mut victim = Victim::default();
+        let mut thieves = WaitingThieves::default();
         let all = ["a", "b", "c", "d"].map(NodeId::from);
-        all.iter().for_each(|thief| victim.add_waiting(thief, StealScope::Local));
+        all.iter().for_each(|thief| thieves.add_waiting(thief, StealScope::Local));
         let [a, b, c, d] = all;
         let now = Instant::now();
-        assert_eq!(victim.to_hint(1, now), std::slice::from_ref(&a));
-        assert_eq!(victim.to_hint(1, now), [], "it is on its way");
-        assert_eq!(victim.next_check(now), Some(now + RECHECK_INTERVAL));
-        assert_eq!(victim.to_hint(2, now), [b]);
+        assert_eq!(thieves.take_thieves_to_hint(1, now), std::slice::from_ref(&a));
+        assert_eq!(thieves.take_thieves_to_hint(1, now), [], "it is on its way");
+        assert_eq!(thieves.next_check(now), Some(now + RECHECK_INTERVAL));
+        assert_eq!(thieves.take_thieves_to_hint(2, now), [b]);
         // One thief has asked; the other found other work, and its time runs out.
-        victim.remove_waiting(&a);
-        assert_eq!(victim.to_hint(1, now), []);
-        assert_eq!(victim.to_hint(1, now + HINT_TIMEOUT), [c]);
-        assert_eq!(victim.to_hint(2, now + HINT_TIMEOUT), [d]);
-        assert_eq!(victim.next_check(now), None);
+        thieves.remove_waiting(&a);
+        assert_eq!(thieves.take_thieves_to_hint(1, now), []);
+        assert_eq!(thieves.take_thieves_to_hint(1, now + HINT_TIMEOUT), [c]);
+        assert_eq!(thieves.take_thieves_to_hint(2, now + HINT_TIMEOUT), [d]);
+        assert_eq!(thieves.next_check(now), None);
     }
 
     #[test]
     fn memory_is_bounded() {
-        let mut victim = Victim::default();
+        let mut thieves = WaitingThieves::default();
         for thief in 0..3 * WAITING_MAX {
-            victim.add_waiting(&NodeId::from(format!("n{thief}")), StealScope::Wide);
+            thieves.add_waiting(&NodeId::from(format!("n{thief}")), StealScope::Wide);
         }
-        assert_eq!(victim.to_hint(usize::MAX, Instant::now()).len(), WAITING_MAX);
+        assert_eq!(thieves.take_thieves_to_hint(usize::MAX, Instant::now()).len(), WAITING_MAX);
     }
 }

@@ -12,8 +12,8 @@ pub struct EngineReport {
     /// The leases of this node's own tasks.
     pub leases: LeaseCounts,
     /// The sizes of the engine's tables.
-    pub tables: Tables,
-    /// Tasks that arrived under a lease already present here: there must be none.
+    pub tables: TableSizes,
+    /// Tasks that arrived under a lease already present here. There must be none.
     pub doubled: u64,
     /// Whether the node leaves the job.
     pub leaving: bool,
@@ -27,7 +27,7 @@ pub struct EngineReport {
 
 /// The sizes of an engine's tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tables {
+pub struct TableSizes {
     /// Tasks of other nodes that run here or wait for a thread.
     pub stolen: usize,
     /// Tasks of other nodes that wait for shared objects.
@@ -35,7 +35,7 @@ pub struct Tables {
     /// The number of leases of halted trees, whose tasks continue for a successor.
     pub moved: usize,
     /// The number of tasks that were returned because the node leaves.
-    pub given: usize,
+    pub returned_tasks: usize,
     /// The number of adopted tasks that run on other nodes.
     pub adopted: usize,
     /// Messages that wait for a link.
@@ -47,7 +47,7 @@ pub struct Tables {
     /// The bound on the bytes of kept results.
     pub results_max: usize,
     /// Pointers to results on other nodes.
-    pub known: usize,
+    pub known_results: usize,
 }
 
 /// The waits of one node, for the diagnosis of a job that makes no progress.
@@ -114,8 +114,8 @@ impl EngineWatch {
     }
 
     /// The current or last state of the engine.
-    pub fn books(&self) -> EngineReport {
-        let now = self.inner.upgrade().map(|inner| inner.books());
+    pub fn report(&self) -> EngineReport {
+        let now = self.inner.upgrade().map(|inner| inner.report());
         now.or_else(|| self.last.get().cloned()).unwrap_or_default()
     }
 }
@@ -127,7 +127,7 @@ impl Engine {
             job: self.0.job,
             me: self.0.me.clone(),
             inner: Arc::downgrade(&self.0),
-            last: self.0.last_books.clone(),
+            last: self.0.last_report.clone(),
         }
     }
 }
@@ -163,7 +163,7 @@ impl EngineCore {
         WaitGraph { awaited, leased, stolen: stolen.collect() }
     }
 
-    pub(super) fn books(&self) -> EngineReport {
+    pub(super) fn report(&self) -> EngineReport {
         let leases = self.pool.get().map(Pool::lease_counts).unwrap_or_default();
         let stale = self.post.dropped_messages();
         let state = self.state();
@@ -172,17 +172,17 @@ impl EngineCore {
             met.insert("refused: a message of a configuration that is over", stale);
         }
         let (results_bytes, results_max) = state.results.size();
-        let tables = Tables {
+        let tables = TableSizes {
             stolen: state.stolen.len(),
             waiting: state.waiting.len(),
             moved: state.moved.len(),
-            given: state.given.len(),
+            returned_tasks: state.returned_tasks.len(),
             adopted: state.adopted.len(),
             parked: state.parked.values().map(Vec::len).sum(),
             unsent: state.unsent.len(),
             results_bytes,
             results_max,
-            known: state.known.len(),
+            known_results: state.known_results.len(),
         };
         EngineReport {
             leases,
