@@ -22,10 +22,10 @@ use tokio::time::Instant;
 use crate::admit::{
     AdmitsMessages, AuthorityQuery, MessageSubject, SenderStanding, ask_scheduler, outside,
 };
+use crate::heartbeats::{Heartbeats, StaleView};
 use crate::policy::{
     ClusterAggregate, Memory, Mode, SharedParameters, Uplink, WorkerHistory, WorkerStats,
 };
-use crate::pulse::{Heartbeats, StaleView};
 use crate::worker_calls::{ViewSender, probe_indirectly};
 pub use springtide_protocol::cluster::*;
 use springtide_protocol::job::JobSpec;
@@ -63,7 +63,7 @@ pub struct ClusterCoordinator {
     tally: ReportTally<NodeId>,
     periods: u64,
     /// Heartbeats of the workers.
-    pulse: Arc<Heartbeats>,
+    heartbeats: Arc<Heartbeats>,
     measured: BTreeMap<NodeId, Measured>,
     /// A benchmark that a worker proposes.
     candidate: Option<BenchmarkSpec>,
@@ -99,7 +99,7 @@ impl ClusterCoordinator {
         cluster: ClusterId,
         hub: Arc<Hub>,
         scheduler: NodeId,
-        pulse: Arc<Heartbeats>,
+        heartbeats: Arc<Heartbeats>,
     ) -> Self {
         Self {
             spec,
@@ -114,7 +114,7 @@ impl ClusterCoordinator {
             reported_joined: None,
             tally: ReportTally::new(),
             periods: 0,
-            pulse,
+            heartbeats,
             measured: BTreeMap::new(),
             candidate: None,
             reply: ClusterPeriodReply::default(),
@@ -128,19 +128,20 @@ impl ClusterCoordinator {
 
     /// Starts to watch the members, except this node itself.
     fn watch_members(&self, ctx: &Context<Self>) {
-        self.pulse.host(self.spec.id, &self.cluster, &self.view, &ctx.address().recipient());
+        self.heartbeats.host(self.spec.id, &self.cluster, &self.view, &ctx.address().recipient());
     }
 
     fn check_members(&mut self, ctx: &mut Context<Self>) {
         if self.finishes {
             return; // ended members are silent
         }
-        for finding in self.pulse.look(&ctx.address().recipient()) {
+        for finding in self.heartbeats.check_members(&ctx.address().recipient()) {
             match finding {
                 Finding::Suspect(node) => tracing::info!(%node, "silent: suspected"),
                 Finding::Recovered(node) => tracing::info!(%node, "alive again"),
                 Finding::Dead(node, silence) => {
-                    tracing::warn!(%node, silent = ?silence, "silent: declared dead");
+                    let what = "silent: reported to the job's coordinator as dead";
+                    tracing::warn!(%node, silent = ?silence, "{what}");
                     let silent_ms = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
                     let job = self.spec.id;
                     let report = NodeSilence { job, node, silent_ms };
@@ -501,7 +502,7 @@ impl Actor for ClusterCoordinator {
     }
 
     fn stopped(&mut self, ctx: &mut Self::Context) {
-        self.pulse.retire(&ctx.address().recipient());
+        self.heartbeats.retire(&ctx.address().recipient());
     }
 }
 

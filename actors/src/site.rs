@@ -8,7 +8,7 @@
 //! Independent of jobs: the scheduler decides on the consequences of a node's end.
 
 mod keeper;
-mod news;
+mod messages;
 mod programs;
 mod voice;
 
@@ -43,7 +43,9 @@ use springtide_protocol::scheduler::{
 pub use springtide_protocol::site::*;
 
 use self::keeper::{KeeperOrder, REPLACE_GRACE, StubExit, keep, stop, unless_ended};
-use self::news::{Active, Exited, Introduced, Poll, Waits, Warned};
+use self::messages::{
+    Poll, ProcessorLoss, ProcessorPending, ProgramStarting, RevocationNotice, SiteRegistered,
+};
 use self::programs::{NextStep, ProgramWait, SentPrograms};
 use self::voice::{QueuedMessage, send_in_order};
 
@@ -314,7 +316,7 @@ impl Site {
         slot.keeper = Some(order);
         let (round, request) = (slot.round, slot.request.clone());
         let (provider, site) = (Rc::clone(&self.provider), ctx.address());
-        let (active, node) = (Active { node: node.clone(), round }, node.clone());
+        let (active, node) = (ProgramStarting { node: node.clone(), round }, node.clone());
         let keeper = async move {
             let asked = async {
                 match &listed {
@@ -330,23 +332,23 @@ impl Site {
             };
             let Some(held) = held else { return };
             let to = site.clone();
-            let Active { node: whom, round: of } = active.clone();
-            let news = move |news| match news {
+            let ProgramStarting { node: starting, round: of } = active.clone();
+            let on_event = move |event| match event {
                 StubEvent::Active => to.do_send(active.clone()),
                 StubEvent::Waits { reason } => {
-                    to.do_send(Waits { node: whom.clone(), round: of, reason });
+                    to.do_send(ProcessorPending { node: starting.clone(), round: of, reason });
                 }
                 StubEvent::Warned { within, reason } => {
-                    to.do_send(Warned { node: whom.clone(), within, reason });
+                    to.do_send(RevocationNotice { node: starting.clone(), within, reason });
                 }
                 StubEvent::Ended(_) => {}
             };
             let end = match held {
-                Ok(stub) => keep(stub, orders, news).await,
+                Ok(stub) => keep(stub, orders, on_event).await,
                 Err(error) => StubExit::Never(error),
             };
             // The site stops only when the head ends.
-            let _ = site.send(Exited { node, round, end }).await;
+            let _ = site.send(ProcessorLoss { node, round, end }).await;
         };
         actix::spawn(keeper);
     }
@@ -554,7 +556,7 @@ impl Site {
             let (scheduler, message, site) = (scheduler.clone(), message.clone(), site.clone());
             Box::pin(async move {
                 scheduler.send(message).await?;
-                site.do_send(Introduced);
+                site.do_send(SiteRegistered);
                 Ok(())
             })
         });
@@ -934,10 +936,10 @@ impl Handler<ReportEverything> for Site {
     }
 }
 
-impl Handler<Introduced> for Site {
+impl Handler<SiteRegistered> for Site {
     type Result = ();
 
-    fn handle(&mut self, _: Introduced, ctx: &mut Self::Context) {
+    fn handle(&mut self, _: SiteRegistered, ctx: &mut Self::Context) {
         self.introduced = true;
         let now = Instant::now();
         for (node, slot) in &self.slots {

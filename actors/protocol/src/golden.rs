@@ -28,6 +28,7 @@ use crate::enrol::{
 };
 use crate::files::{FileSource, RemoveFiles, ScanFiles};
 use crate::hardware::Hardware;
+use crate::heartbeat::{Heartbeat, HeartbeatReply};
 use crate::job::{
     Assign, AssignError, Cancel, ClientMessage, ClientMessageError, DeadHolder, JobEndNotice,
     JobEndReport, JobError, JobNote, JobParams, JobReport, JobSpec, LostMember, NoteKind,
@@ -45,7 +46,6 @@ use crate::program::{
     GetProgramTerms, OfferProgram, ProgramDigest, ProgramError, ProgramImage, ProgramReport,
     ProgramState, ProgramTarget, ProgramTerms, ShippedProgram,
 };
-use crate::pulse::{Heartbeat, HeartbeatReply};
 use crate::reservation::{
     Reservation, ReservationId, ReservationPhase, ReservationRefusal, ReservationRequest,
     ReservedSlot,

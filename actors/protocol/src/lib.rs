@@ -7,7 +7,7 @@
 //! - [`receivers`]: types that stand for the receivers where a sender addresses them.
 //! - [`admit`]: the rule of each message. `admit/matrix.txt` shows the consequences of the rules
 //!   for each role and place.
-//! - [`reservation`], [`hardware`], [`pulse`]: data that messages carry, and heartbeats.
+//! - [`reservation`], [`hardware`], [`heartbeat`]: data that messages carry, and heartbeats.
 //!
 //! Begin at [`admit::RULES`], the list of all messages. The golden bytes in `golden/` must decode
 //! in later versions; a change of the wire shows there.
@@ -21,13 +21,13 @@ pub mod files;
 #[cfg(test)]
 mod golden;
 pub mod hardware;
+pub mod heartbeat;
 pub mod job;
 pub mod look;
 pub mod names;
 pub mod node;
 pub mod probe;
 pub mod program;
-pub mod pulse;
 pub mod receivers;
 pub mod reservation;
 pub mod scheduler;

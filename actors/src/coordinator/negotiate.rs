@@ -1,7 +1,7 @@
 //! The job's side of the malleability manager: how many processors it accepts, and which it
 //! releases.
 //!
-//! Independent of other jobs and of the manager's choices.
+//! This module knows neither other jobs nor the manager's choices.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -65,22 +65,22 @@ fn nodes_with(sizes: &[Processors], count: Processors, spare: Processors) -> Vec
 
 impl Coordinator {
     /// Asks the job's own decision procedure about a number of processors. Without one, the answer
-    /// is `else_`.
+    /// is `default`.
     fn program_says(
         &self,
         says: impl FnOnce(&JobEntry, &[u8]) -> Result<Processors, WireError>,
-        else_: Processors,
+        default: Processors,
     ) -> Processors {
-        let Some(job) = self.registry.find_job(&self.spec.name) else { return else_ };
+        let Some(job) = self.registry.find_job(&self.spec.name) else { return default };
         says(job, &self.spec.body).unwrap_or_else(|error| {
-            tracing::warn!(%error, "the job's decision procedure is not asked");
-            else_
+            tracing::warn!(%error, "the job's decision procedure failed; the default is used");
+            default
         })
     }
 
     /// Number of these processors that the program accepts.
     pub(super) fn program_takes(&self, count: Processors) -> Processors {
-        // The program returned as many of the same nodes already.
+        // The program has already returned at least this many processors with the same members.
         let again = |back: &ReturnedNodes| {
             count <= back.count
                 && self.changes.coming_nodes() == 0

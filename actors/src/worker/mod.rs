@@ -44,8 +44,8 @@ use crate::cluster::{ClusterCoordinator, Retire, ViewChanged};
 use crate::coordinator::{
     Coordinator, CoordinatorConfig, RootReport, StopReplaced, StopUnlessEnding, Succession,
 };
+use crate::heartbeats::{Heartbeats, NotAMember, Silence};
 use crate::policy::Mode;
-use crate::pulse::{Heartbeats, NoMember, Silence};
 use crate::worker_calls::{SendingView, ViewSender, send_view, small_change};
 
 use springtide_protocol::cluster::{
@@ -132,7 +132,7 @@ pub struct Worker {
     /// Views on their way to other workers.
     views: ViewSender,
     router: Arc<Router>,
-    pulse: Arc<Heartbeats>,
+    heartbeats: Arc<Heartbeats>,
     /// Answers thieves while the node is in no job.
     absent: Arc<dyn NetworkHandler>,
     recorder: Recorder,
@@ -211,8 +211,8 @@ impl Worker {
         router: Arc<Router>,
         recorder: Recorder,
     ) -> Self {
-        let pulse = Heartbeats::new(net.clone());
-        router.route(Heartbeats::KINDS, pulse.clone());
+        let heartbeats = Heartbeats::new(net.clone());
+        router.route(Heartbeats::KINDS, heartbeats.clone());
         let absent: Arc<dyn NetworkHandler> = Arc::new(AbsentNodeInbox::new(net.clone()));
         router.route(AbsentNodeInbox::KIND..=AbsentNodeInbox::KIND, absent.clone());
         Self {
@@ -222,7 +222,7 @@ impl Worker {
             hub,
             views: ViewSender::new(),
             router,
-            pulse,
+            heartbeats,
             absent,
             recorder,
             running: None,
@@ -362,8 +362,8 @@ impl Worker {
             let hub = self.hub.clone();
             let scheduler = scheduler.node.clone();
             let (spec, view, cluster) = (spec.clone(), view.clone(), cluster.clone());
-            let pulse = self.pulse.clone();
-            ClusterCoordinator::new(spec, view, cluster, hub, scheduler, pulse).publish()
+            let heartbeats = self.heartbeats.clone();
+            ClusterCoordinator::new(spec, view, cluster, hub, scheduler, heartbeats).publish()
         });
         let coordinator = is_coordinator.then(|| {
             let config = CoordinatorConfig {
@@ -603,7 +603,7 @@ impl Worker {
     fn send_heartbeat(&mut self, ctx: &mut Context<Self>) {
         let Some(running) = &self.running else { return };
         let job = running.spec.id;
-        let found = self.pulse.beat(job, &running.view, &ctx.address().recipient());
+        let found = self.heartbeats.send_heartbeat(job, &running.view, &ctx.address().recipient());
         let Some(Silence { host: node, incarnation, duration: silence }) = found else { return };
         let what = "the cluster's coordinator is silent; reporting it";
         tracing::warn!(%node, silent = ?silence, "{what}");
@@ -698,7 +698,7 @@ impl Worker {
             for timer in &running.timers {
                 ctx.cancel_future(*timer);
             }
-            self.pulse.stop();
+            self.heartbeats.stop();
             running.engine.close();
             self.router.remove(&running.inbox);
             self.router.route(AbsentNodeInbox::KIND..=AbsentNodeInbox::KIND, self.absent.clone());
@@ -826,10 +826,16 @@ impl Handler<NewView> for Worker {
                 let (spec, hub) = (running.spec.clone(), self.hub.clone());
                 let cluster = me.cluster.clone();
                 let scheduler = running.scheduler.node.clone();
-                let pulse = self.pulse.clone();
-                let next =
-                    ClusterCoordinator::new(spec, view.clone(), cluster, hub, scheduler, pulse)
-                        .succeeding();
+                let heartbeats = self.heartbeats.clone();
+                let next = ClusterCoordinator::new(
+                    spec,
+                    view.clone(),
+                    cluster,
+                    hub,
+                    scheduler,
+                    heartbeats,
+                )
+                .succeeding();
                 tracing::info!("this node is now its cluster's coordinator");
                 running.cluster = Some(next.publish());
             }
@@ -857,10 +863,10 @@ impl Handler<NewView> for Worker {
     }
 }
 
-impl Handler<NoMember> for Worker {
+impl Handler<NotAMember> for Worker {
     type Result = ();
 
-    fn handle(&mut self, NoMember { job, host }: NoMember, ctx: &mut Context<Self>) {
+    fn handle(&mut self, NotAMember { job, host }: NotAMember, ctx: &mut Context<Self>) {
         let Some(running) = self.running.as_ref().filter(|r| r.spec.id == job) else { return };
         if running.view.cluster_coordinators.get(&self.net.me().cluster) == Some(&host) {
             self.declared_dead(ctx);

@@ -563,7 +563,7 @@ impl SchedulerCore {
                 None
             }
             ManagerAction::Force { job, cluster, count, reason } => {
-                self.force(job, &cluster, count, &reason, now, out)
+                self.take_by_force(job, &cluster, count, &reason, now, out)
             }
             ManagerAction::Refuse { job, reason } => {
                 let mut number = 0;

@@ -13,6 +13,7 @@ mod audit;
 mod capacity;
 mod choose;
 mod claims;
+mod coordinator_search;
 mod dependencies;
 mod drain;
 mod event;
@@ -23,7 +24,6 @@ mod jobs;
 mod managed;
 mod node;
 mod owner;
-mod place;
 mod pool;
 mod programs;
 mod queue;
@@ -33,9 +33,9 @@ mod reserve;
 mod resize;
 mod sites;
 mod speeds;
+mod standing;
 mod starts;
 mod stubs;
-mod takeover;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -54,6 +54,7 @@ pub use self::event::{
 pub use self::history::HistoryLine;
 pub use self::reserve::AgreementStep;
 
+use self::coordinator_search::CoordinatorSearch;
 use self::drain::PendingDrain;
 use self::files::InputFiles;
 use self::managed::ManagerState;
@@ -65,7 +66,6 @@ use self::recover::ReturningJob;
 use self::request::{OpenGrant, OpenRequest, Subscription};
 use self::speeds::{Speeds, Unit};
 use self::starts::Start;
-use self::takeover::CoordinatorSearch;
 use super::manager::{GridOutlook, JobRequirements, ManagerSettings};
 use crate::admit::Principal;
 use crate::audit::{Auditor, Shortfall};
@@ -329,7 +329,7 @@ impl SchedulerCore {
             }
             SchedulerEvent::SubmitAll(all) => self.submit_all(all, now, out),
             SchedulerEvent::Assigned { job, epoch, node, answer } => {
-                self.assigned((job, epoch), &node, answer, now, out);
+                self.assignment_answered((job, epoch), &node, answer, now, out);
             }
             SchedulerEvent::Released { job, node, incarnation, ok } => {
                 self.released(job, &node, incarnation, ok, now, out)

@@ -20,7 +20,11 @@ use crate::scheduler::{GrantedNode, JobEfficiency, JobState};
 
 /// Selects the best nodes for a job, by the criteria of its last request. They have about `count`
 /// processors.
-fn fit(job: &ActiveJob, free: BTreeMap<NodeId, FreeNode>, count: Processors) -> Vec<NodeId> {
+fn select_best(
+    job: &ActiveJob,
+    free: BTreeMap<NodeId, FreeNode>,
+    count: Processors,
+) -> Vec<NodeId> {
     let OpenRequest { request, rtt_s, bandwidth, .. } = &job.open;
     let (request, rtt_s, bandwidth) = (request.clone(), rtt_s.clone(), bandwidth.clone());
     let most = Processors::MAX;
@@ -38,7 +42,7 @@ impl SchedulerCore {
     ) -> Vec<NodeId> {
         let mut free = self.candidates_for(job.unit, job.program, now);
         free.retain(|_, candidate| candidate.cluster == *cluster);
-        fit(job, free, Processors(count))
+        select_best(job, free, Processors(count))
     }
 
     /// Clusters whose nodes the job's criteria exclude, as far as known. With nodes on demand, only
@@ -140,7 +144,7 @@ impl SchedulerCore {
             held.then(|| (node.clone(), self.candidate_of(job.unit, registration, now)))
         };
         let held = self.managing.ledger.iter().filter_map(of_change).collect();
-        fit(job, held, Processors::MAX)
+        select_best(job, held, Processors::MAX)
     }
 
     /// Concludes a grant after the coordinator's answer, or its absence: its remaining nodes are in
@@ -170,8 +174,8 @@ impl SchedulerCore {
         self.report(ManagerEvent::Grown { job: id, change, count }, now, out);
     }
 
-    /// Releases nodes of a change. Members end the job first, and nodes that are gone count at
-    /// once.
+    /// Releases nodes that were held for a change. Nodes that are members leave the job first; the
+    /// others count as released at once.
     pub(super) fn release_held(
         &mut self,
         id: JobId,
@@ -202,7 +206,7 @@ impl SchedulerCore {
             }
             None => false,
         });
-        // Unless the job has ended, a processor that has not come is one that was refused.
+        // Unless the job has ended, a processor that did not arrive counts as refused by its site.
         let runs = self.jobs.get(&id).is_some_and(|job| job.state == JobState::Running);
         let refused = nodes.iter().find_map(|(rank, _, node)| {
             let known = self
@@ -231,7 +235,7 @@ impl SchedulerCore {
 
     /// Takes nodes from a job that did not release them in time. They are restarted, as after a
     /// loss.
-    pub(super) fn force(
+    pub(super) fn take_by_force(
         &mut self,
         id: JobId,
         cluster: &ClusterId,

@@ -1,8 +1,8 @@
 //! The start of a job, which tolerates losses of nodes.
 //!
 //! A start lasts from the selection of the nodes until each of them has accepted the job. A member
-//! that is lost meanwhile is left out. The coordinator is notified when all others have answered,
-//! as of a loss right after the start.
+//! that is lost meanwhile is left out. When all others have answered, the coordinator is notified
+//! of the loss as if it had happened right after the start.
 //!
 //! If the coordinator is lost, or too few members remain, the job is assigned again under a new
 //! epoch. Members of the failed attempt are released first. This module must not select nodes.
@@ -21,7 +21,8 @@ use crate::job::{AssignError, JobError};
 use crate::poison::{PoisonDetector, PoisonVerdict};
 use crate::scheduler::{JobGrant, JobState, Submit, SubmitError};
 
-/// Number of failed attempts after which a job is refused. Its start may kill its nodes.
+/// Number of failed attempts after which a job is refused. The job itself may be what kills
+/// its nodes.
 const ATTEMPTS_MAX: u32 = 8;
 
 /// The failed attempts to start a job.
@@ -46,7 +47,7 @@ pub(super) struct Start {
     attempts: Attempts,
     /// Lost members, with the reasons. The coordinator does not know of the losses yet.
     lost: BTreeMap<NodeId, String>,
-    /// Number of requested nodes with which it does not start.
+    /// Number of requested nodes that it starts without.
     missing: usize,
 }
 
@@ -64,7 +65,7 @@ impl Start {
 
 impl SchedulerCore {
     /// Processes a worker's answer to an assignment, or its absence.
-    pub(super) fn assigned(
+    pub(super) fn assignment_answered(
         &mut self,
         (id, epoch): (JobId, Epoch),
         node: &NodeId,

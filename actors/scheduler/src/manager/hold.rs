@@ -1,5 +1,5 @@
-//! Jobs that are held back although they may have a place: until others have ended, or while their
-//! array has as many jobs with processors as it may have.
+//! Waiting jobs that are not placed even if processors are free: until others have ended, or while
+//! their array has as many jobs with processors as it may have.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,11 @@ pub(super) fn held_back(need: &JobRequirements, arrays: &ArrayUsage) -> Option<S
         };
         let first: Vec<String> = need.after.iter().take(3).map(text).collect();
         let more = need.after.len().saturating_sub(first.len());
-        let more = if more == 0 { String::new() } else { format!(" and of {more} more jobs") };
+        let more = match more {
+            0 => String::new(),
+            1 => " and of 1 more job".to_owned(),
+            more => format!(" and of {more} more jobs"),
+        };
         return Some(format!("it waits for {}{more}", first.join(", ")));
     }
     let array = need.array.filter(|_| arrays.is_full(need))?;

@@ -529,7 +529,7 @@ impl Flow {
         out: &mut Vec<FlowAction>,
     ) {
         let Some(Attempt { placed, .. }) = self.attempts.remove(&number) else { return };
-        let again = self.table.fail(placed.task, kind, reason);
+        let again = self.table.fail_or_retry(placed.task, kind, reason);
         out.push(FlowAction::Failed { placed, reason: reason.to_owned(), usage, again });
     }
 

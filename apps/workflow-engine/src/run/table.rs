@@ -271,7 +271,7 @@ impl TaskTable {
     }
 
     /// Ends the attempt of a task without success. Returns whether another attempt follows.
-    pub fn fail(&mut self, task: usize, kind: FailureKind, reason: &str) -> bool {
+    pub fn fail_or_retry(&mut self, task: usize, kind: FailureKind, reason: &str) -> bool {
         let (rules, entry) = (self.rules, &mut self.tasks[task]);
         if entry.state != TaskState::Active {
             return false;
@@ -371,9 +371,9 @@ mod tests {
         table.begin(0);
         table.complete(0);
         table.begin(1);
-        assert!(table.fail(1, FailureKind::Task, "no"), "one retry");
+        assert!(table.fail_or_retry(1, FailureKind::Task, "no"), "one retry");
         assert_eq!(table.begin(1), 2);
-        assert!(!table.fail(1, FailureKind::Task, "no again"));
+        assert!(!table.fail_or_retry(1, FailureKind::Task, "no again"));
         assert_eq!(table.state(1), &TaskState::Failed { reason: "no again".to_owned() });
         assert_eq!(table.state(3), &TaskState::Skipped { failed: 1 });
         assert_eq!((ready(&table), table.is_over()), (vec![2], false));
@@ -391,7 +391,7 @@ mod tests {
         table.complete(0);
         table.begin(1);
         table.begin(2);
-        assert!(!table.fail(1, FailureKind::Task, "no"));
+        assert!(!table.fail_or_retry(1, FailureKind::Task, "no"));
         assert!(!table.is_over(), "the other one runs");
         table.complete(2);
         assert!(table.is_over());
@@ -402,13 +402,13 @@ mod tests {
         let mut table = diamond(1, false);
         for _ in 0..INTERRUPTIONS_MAX {
             table.begin(0);
-            assert!(table.fail(0, FailureKind::Interrupted, "its node left"));
+            assert!(table.fail_or_retry(0, FailureKind::Interrupted, "its node left"));
         }
         table.begin(0);
-        assert!(table.fail(0, FailureKind::MemoryLimit { used: 1 }, "too large"));
+        assert!(table.fail_or_retry(0, FailureKind::MemoryLimit { used: 1 }, "too large"));
         assert_eq!(table.limits(0).memory_bytes, Some(2000));
         table.begin(0);
-        assert!(!table.fail(0, FailureKind::TimeLimit, "too long"));
+        assert!(!table.fail_or_retry(0, FailureKind::TimeLimit, "too long"));
         assert_eq!(table.limits(0).time, Some(Duration::from_secs(20)));
         assert_eq!(table.counts().skipped, 3);
     }
@@ -419,7 +419,11 @@ mod tests {
         let step = Step { limits: TaskLimits::default(), ..step("a", 1, &[]) };
         let mut table = TaskTable::new(vec![step], &[0], rules);
         table.begin(0);
-        assert!(table.fail(0, FailureKind::MemoryLimit { used: 100 }, "was ended by the kernel"));
+        assert!(table.fail_or_retry(
+            0,
+            FailureKind::MemoryLimit { used: 100 },
+            "was ended by the kernel"
+        ));
         assert_eq!(table.limits(0).memory_bytes, Some(200));
     }
 
@@ -456,8 +460,8 @@ mod tests {
                 table.begin(task);
                 begun += 1;
                 match fates.next() {
-                    Some(0..=1) => drop(table.fail(task, FailureKind::Task, "no")),
-                    Some(2) => drop(table.fail(task, FailureKind::Interrupted, "gone")),
+                    Some(0..=1) => drop(table.fail_or_retry(task, FailureKind::Task, "no")),
+                    Some(2) => drop(table.fail_or_retry(task, FailureKind::Interrupted, "gone")),
                     _ => table.complete(task),
                 }
                 prop_assert!(begun < 40 * (INTERRUPTIONS_MAX + 4));

@@ -3,7 +3,7 @@
 //! Heartbeats are a grid's most frequent messages. So they are frames of a few bytes that reach no
 //! actor. Only exceptions reach one: a worker with an old view, a sender that is not a member, or a
 //! silent node. All workers send heartbeats; all but a few request a reply only now and then.
-//! Independent of the consequences of silence.
+//! This module does not decide on the consequences of silence.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use bytes::Bytes;
 use serde::Serialize;
-use springtide_protocol::pulse::{Heartbeat, HeartbeatReply};
+use springtide_protocol::heartbeat::{Heartbeat, HeartbeatReply};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::membership::{Detector, Finding, SilenceLimits, View};
 use springtide_runtime::net::tls::Role;
@@ -24,9 +24,9 @@ use tokio::time::Instant;
 /// the coordinator is silent, and the first of them succeeds it.
 const DEPUTIES: usize = 2;
 /// Interval, in heartbeats, at which the other workers request a reply.
-const ASK_EVERY: u64 = 3;
+const REPLY_INTERVAL: u64 = 3;
 
-/// Patience of the other workers.
+/// Limits on the silence of the coordinator at the other workers.
 const OTHERS_SILENCE_LIMITS: SilenceLimits = SilenceLimits {
     check_interval: SilenceLimits::CLUSTER.check_interval,
     suspect: Duration::from_millis(3700),
@@ -44,7 +44,7 @@ pub(crate) struct StaleView {
 /// The cluster's coordinator does not know this node as a member. Local only.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "()")]
-pub(crate) struct NoMember {
+pub(crate) struct NotAMember {
     /// The job in question.
     pub(crate) job: JobId,
     /// Node of the cluster's coordinator.
@@ -78,8 +78,8 @@ struct CoordinatorWatch {
     incarnation: Incarnation,
     deputy: bool,
     detector: Detector,
-    heartbeats: u64,
-    worker: Recipient<NoMember>,
+    heartbeats_sent: u64,
+    worker: Recipient<NotAMember>,
 }
 
 impl Heartbeats {
@@ -119,7 +119,7 @@ impl Heartbeats {
 
     /// Returns changes of liveness among the members. Must be called at each
     /// [`SilenceLimits::check_interval`] of [`SilenceLimits::CLUSTER`].
-    pub(crate) fn look(&self, coordinator: &Recipient<StaleView>) -> Vec<Finding> {
+    pub(crate) fn check_members(&self, coordinator: &Recipient<StaleView>) -> Vec<Finding> {
         let mut parts = self.parts();
         let hosted = parts.hosted.as_mut().filter(|hosted| hosted.coordinator == *coordinator);
         hosted.map(|hosted| hosted.detector.check(Instant::now())).unwrap_or_default()
@@ -133,11 +133,11 @@ impl Heartbeats {
     /// Sends a heartbeat to the cluster's coordinator, if another node has that role. Must be
     /// called at each [`SilenceLimits::check_interval`] of [`SilenceLimits::CLUSTER`]. Returns the
     /// coordinator's silence once it counts as dead.
-    pub(crate) fn beat(
+    pub(crate) fn send_heartbeat(
         &self,
         job: JobId,
         view: &View,
-        worker: &Recipient<NoMember>,
+        worker: &Recipient<NotAMember>,
     ) -> Option<Silence> {
         let (me, now) = (self.net.me(), Instant::now());
         let host = view.cluster_coordinators.get(&me.cluster).filter(|host| **host != me.node)?;
@@ -156,7 +156,15 @@ impl Heartbeats {
                 let mut detector = Detector::new(limits, now);
                 detector.watch([(host.clone(), incarnation)], now);
                 let (host, worker) = (host.clone(), worker.clone());
-                CoordinatorWatch { job, host, incarnation, deputy, detector, heartbeats: 0, worker }
+                CoordinatorWatch {
+                    job,
+                    host,
+                    incarnation,
+                    deputy,
+                    detector,
+                    heartbeats_sent: 0,
+                    worker,
+                }
             }
         };
         let own = parts.own.insert(own);
@@ -165,13 +173,14 @@ impl Heartbeats {
             Finding::Suspect(_) | Finding::Recovered(_) => None,
         });
         if let Some(duration) = found {
-            // Reported again after the same silence.
+            // Restarts the count, so that the silence is reported again if it lasts as long once
+            // more.
             let host = host.clone();
             own.detector.watch([(host.clone(), incarnation)], now);
             return Some(Silence { host, incarnation, duration });
         }
-        let asks = deputy || own.heartbeats.is_multiple_of(ASK_EVERY);
-        own.heartbeats += 1;
+        let asks = deputy || own.heartbeats_sent.is_multiple_of(REPLY_INTERVAL);
+        own.heartbeats_sent += 1;
         drop(parts);
         let (epoch, version, partial) = (view.epoch, view.version, view.partial);
         self.send(host, Kind::HEARTBEAT, &Heartbeat { job, epoch, version, partial, asks });
@@ -223,7 +232,7 @@ impl Heartbeats {
         let Some(own) = parts.own.as_mut().filter(is_host) else { return };
         own.detector.record_message(&from.node, from.incarnation, Instant::now());
         if !reply.member {
-            own.worker.do_send(NoMember { job: reply.job, host: from.node.clone() });
+            own.worker.do_send(NotAMember { job: reply.job, host: from.node.clone() });
         }
     }
 }
@@ -271,8 +280,8 @@ mod tests {
     /// Records the messages that reach an actor.
     #[derive(Default)]
     struct RecordingActor {
-        behind: Vec<NodeId>,
-        no_member: u32,
+        stale_views: Vec<NodeId>,
+        not_a_member: u32,
     }
 
     impl Actor for RecordingActor {
@@ -282,14 +291,14 @@ mod tests {
     impl Handler<StaleView> for RecordingActor {
         type Result = ();
         fn handle(&mut self, StaleView { node }: StaleView, _: &mut Self::Context) {
-            self.behind.push(node);
+            self.stale_views.push(node);
         }
     }
 
-    impl Handler<NoMember> for RecordingActor {
+    impl Handler<NotAMember> for RecordingActor {
         type Result = ();
-        fn handle(&mut self, _: NoMember, _: &mut Self::Context) {
-            self.no_member += 1;
+        fn handle(&mut self, _: NotAMember, _: &mut Self::Context) {
+            self.not_a_member += 1;
         }
     }
 
@@ -300,19 +309,22 @@ mod tests {
     impl Handler<TakeRecorded> for RecordingActor {
         type Result = MessageResult<TakeRecorded>;
         fn handle(&mut self, _: TakeRecorded, _: &mut Self::Context) -> Self::Result {
-            MessageResult((std::mem::take(&mut self.behind), std::mem::take(&mut self.no_member)))
+            MessageResult((
+                std::mem::take(&mut self.stale_views),
+                std::mem::take(&mut self.not_a_member),
+            ))
         }
     }
 
     struct TestNode {
-        pulse: Arc<Heartbeats>,
+        heartbeats: Arc<Heartbeats>,
         actor: Addr<RecordingActor>,
         view: View,
     }
 
     impl TestNode {
         fn beat(&self) -> Option<Silence> {
-            self.pulse.beat(JOB, &self.view, &self.actor.clone().recipient())
+            self.heartbeats.send_heartbeat(JOB, &self.view, &self.actor.clone().recipient())
         }
     }
 
@@ -332,10 +344,10 @@ mod tests {
         let me = Peer { node: name.into(), cluster: "c".into(), incarnation: Incarnation(1) };
         let net = net.join(me).unwrap();
         net.follow(&view.members);
-        let (pulse, router) = (Heartbeats::new(net.clone()), Router::default());
-        router.route(Heartbeats::KINDS, pulse.clone());
+        let (heartbeats, router) = (Heartbeats::new(net.clone()), Router::default());
+        router.route(Heartbeats::KINDS, heartbeats.clone());
         net.start(Arc::new(router));
-        TestNode { pulse, actor: RecordingActor::default().start(), view: view.clone() }
+        TestNode { heartbeats, actor: RecordingActor::default().start(), view: view.clone() }
     }
 
     #[actix::test]
@@ -345,13 +357,13 @@ mod tests {
         let (net, view) = (MemoryNet::new(1), view(&names));
         let nodes: Vec<TestNode> = names.iter().map(|name| node(&net, name, &view)).collect();
         let host = nodes[0].actor.clone().recipient();
-        nodes[0].pulse.host(JOB, &"c".into(), &view, &host);
+        nodes[0].heartbeats.host(JOB, &"c".into(), &view, &host);
         for _ in 0..30 {
             for node in &nodes {
                 assert!(node.beat().is_none());
             }
             sleep(SilenceLimits::CLUSTER.check_interval).await;
-            assert_eq!(nodes[0].pulse.look(&host), []);
+            assert_eq!(nodes[0].heartbeats.check_members(&host), []);
         }
         assert_eq!(nodes[0].actor.send(TakeRecorded).await.unwrap(), (Vec::new(), 0));
         // Two per period, and two in every third period.
@@ -386,7 +398,7 @@ mod tests {
         let later = known.with([("n3".into(), known.members[&"n1".into()].clone())]);
         let host = node(&net, "n0", &known);
         let actor = host.actor.clone().recipient();
-        host.pulse.host(JOB, &"c".into(), &known, &actor);
+        host.heartbeats.host(JOB, &"c".into(), &known, &actor);
         let knows = node(&net, "n1", &known);
         // A worker that the host does not know yet, and one with a partial view.
         let new = node(&net, "n3", &later.partial_view(&"n3".into()));
@@ -394,7 +406,7 @@ mod tests {
         for _ in 0..6 {
             assert!(knows.beat().is_none() && new.beat().is_none());
             sleep(SilenceLimits::CLUSTER.check_interval).await;
-            findings.extend(host.pulse.look(&actor));
+            findings.extend(host.heartbeats.check_members(&actor));
         }
         let name = |finding: &Finding| match finding {
             Finding::Suspect(node) | Finding::Recovered(node) | Finding::Dead(node, _) => {
@@ -406,24 +418,24 @@ mod tests {
         assert_eq!(new.actor.send(TakeRecorded).await.unwrap().1, 0);
 
         // The host knows it now: it has a partial view, and the other an older one.
-        host.pulse.host(JOB, &"c".into(), &later, &actor);
+        host.heartbeats.host(JOB, &"c".into(), &later, &actor);
         assert!(knows.beat().is_none() && new.beat().is_none());
         sleep(SilenceLimits::CLUSTER.check_interval).await;
         assert_eq!(host.actor.send(TakeRecorded).await.unwrap().0, ["n1".into(), "n3".into()]);
         assert_eq!(new.actor.send(TakeRecorded).await.unwrap().1, 0);
 
-        // It was declared dead: it learns that at its next heartbeat, requested or not.
+        // It was reported dead: it learns that at its next heartbeat, requested or not.
         let without = later.without([&"n3".into()]);
-        host.pulse.host(JOB, &"c".into(), &without, &actor);
+        host.heartbeats.host(JOB, &"c".into(), &without, &actor);
         for _ in 0..2 {
             assert!(new.beat().is_none());
             sleep(SilenceLimits::CLUSTER.check_interval).await;
         }
         assert_eq!(new.actor.send(TakeRecorded).await.unwrap().1, 2);
         // The role moves: no member is watched here any more.
-        host.pulse.retire(&actor);
+        host.heartbeats.retire(&actor);
         sleep(Duration::from_secs(9)).await;
-        assert_eq!(host.pulse.look(&actor), []);
+        assert_eq!(host.heartbeats.check_members(&actor), []);
         assert!(new.beat().is_none());
         sleep(SilenceLimits::CLUSTER.check_interval).await;
         assert_eq!(new.actor.send(TakeRecorded).await.unwrap().1, 0);

@@ -15,7 +15,7 @@ use super::{ASK_WITHIN, NodeLifecycle, Site};
 /// A node has lost its processor.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(super) struct Exited {
+pub(super) struct ProcessorLoss {
     pub(super) node: NodeId,
     pub(super) round: u64,
     pub(super) end: StubExit,
@@ -24,7 +24,7 @@ pub(super) struct Exited {
 /// A node's program is being started in its processor.
 #[derive(Clone, Message)]
 #[rtype(result = "()")]
-pub(super) struct Active {
+pub(super) struct ProgramStarting {
     pub(super) node: NodeId,
     pub(super) round: u64,
 }
@@ -32,7 +32,7 @@ pub(super) struct Active {
 /// A node's processor will be revoked.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(super) struct Warned {
+pub(super) struct RevocationNotice {
     pub(super) node: NodeId,
     pub(super) within: Duration,
     pub(super) reason: String,
@@ -41,7 +41,7 @@ pub(super) struct Warned {
 /// Why a node has no processor yet.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(super) struct Waits {
+pub(super) struct ProcessorPending {
     pub(super) node: NodeId,
     pub(super) round: u64,
     pub(super) reason: String,
@@ -50,18 +50,19 @@ pub(super) struct Waits {
 /// The scheduler knows the site.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(super) struct Introduced;
+pub(super) struct SiteRegistered;
 
 /// It is time to poll the provider.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Poll;
 
-impl Handler<Exited> for Site {
+impl Handler<ProcessorLoss> for Site {
     type Result = ();
 
-    fn handle(&mut self, message: Exited, ctx: &mut Self::Context) {
-        // Without a keeper, the issuer of the order has reported its end.
+    fn handle(&mut self, message: ProcessorLoss, ctx: &mut Self::Context) {
+        // A processor without a keeper was ended by an order, and the sender of the order has
+        // reported its end.
         let awaited = |slot: &NodeLifecycle| slot.round == message.round && slot.keeper.is_some();
         let current = self.slots.get(&message.node).is_some_and(awaited);
         if !current || self.ending {
@@ -89,10 +90,14 @@ impl Handler<Exited> for Site {
     }
 }
 
-impl Handler<Active> for Site {
+impl Handler<ProgramStarting> for Site {
     type Result = ();
 
-    fn handle(&mut self, Active { node, round }: Active, ctx: &mut Self::Context) {
+    fn handle(
+        &mut self,
+        ProgramStarting { node, round }: ProgramStarting,
+        ctx: &mut Self::Context,
+    ) {
         let Some(slot) = self.slots.get_mut(&node).filter(|slot| slot.round == round) else {
             return;
         };
@@ -101,10 +106,14 @@ impl Handler<Active> for Site {
     }
 }
 
-impl Handler<Waits> for Site {
+impl Handler<ProcessorPending> for Site {
     type Result = ();
 
-    fn handle(&mut self, Waits { node, round, reason }: Waits, _: &mut Self::Context) {
+    fn handle(
+        &mut self,
+        ProcessorPending { node, round, reason }: ProcessorPending,
+        _: &mut Self::Context,
+    ) {
         let current = |slot: &&mut NodeLifecycle| slot.round == round && !slot.active;
         let Some(slot) = self.slots.get_mut(&node).filter(current) else { return };
         tracing::info!("node {node} waits for its processor: {reason}");
@@ -113,11 +122,15 @@ impl Handler<Waits> for Site {
     }
 }
 
-impl Handler<Warned> for Site {
+impl Handler<RevocationNotice> for Site {
     type Result = ();
 
     /// Orders the node's job to release it in time.
-    fn handle(&mut self, Warned { node, within, reason }: Warned, _: &mut Self::Context) {
+    fn handle(
+        &mut self,
+        RevocationNotice { node, within, reason }: RevocationNotice,
+        _: &mut Self::Context,
+    ) {
         let Some(incarnation) = self.slots.get(&node).and_then(|slot| slot.registered) else {
             return;
         };
