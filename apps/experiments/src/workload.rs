@@ -14,8 +14,8 @@ use springtide_cli::format::SCHEMA;
 use springtide_cli::options::keyword_parser;
 use springtide_cli::outdir::Artefacts;
 use springtide_runtime::config::{
-    Loaded, Malleability, Name, Placing, Precedence, QueueDiscipline, Sources, WorkloadConfig,
-    allowed_share,
+    Loaded, Malleability, Name, PlacementPolicy, Precedence, QueueDiscipline, Sources,
+    WorkloadConfig, allowed_share,
 };
 use springtide_simulator::figure::FigureError;
 use springtide_simulator::shipped;
@@ -71,10 +71,10 @@ pub struct WorkloadArgs {
     #[arg(
         long,
         value_name = "HOW",
-        value_parser = keyword_parser::<Placing>(Placing::WORDS),
+        value_parser = keyword_parser::<PlacementPolicy>(PlacementPolicy::WORDS),
         hide_possible_values = true,
     )]
-    placement: Option<Placing>,
+    placement: Option<PlacementPolicy>,
     /// Maximum number of processors to which a job grows [default: the file's]
     #[arg(long, value_name = "N")]
     cap: Option<u32>,

@@ -17,7 +17,8 @@ use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::options::{keyword_parser, time};
 use springtide_runtime::config::{
-    GridConfig, JobKind, JobSection, JobSizes, JobsConfig, Placing, Size, Sources, ValueOrigin,
+    GridConfig, JobKind, JobSection, JobSizes, JobsConfig, PlacementPolicy, Size, Sources,
+    ValueOrigin,
 };
 use springtide_runtime::id::JobId;
 use springtide_runtime::work::ArrayTask;
@@ -87,10 +88,10 @@ pub struct NeedArgs {
         id = "job.placement",
         long = "placement",
         value_name = "HOW",
-        value_parser = keyword_parser::<Placing>(Placing::WORDS),
+        value_parser = keyword_parser::<PlacementPolicy>(PlacementPolicy::WORDS),
         hide_possible_values = true,
     )]
-    pub placement: Option<Placing>,
+    pub placement: Option<PlacementPolicy>,
     /// Use only these clusters
     #[arg(id = "job.on", long = "on", value_name = "CLUSTER", value_delimiter = ',')]
     pub on: Vec<String>,
@@ -260,7 +261,7 @@ pub fn need(
     let clusters = netconf::clusters_of(&args.on, config)
         .map_err(|reason| Failed::usage(format!("--on: {reason}")))?;
     let JobSizes { min, start, max: most } = sizes;
-    let one = Component { min, start, clusters, files: args.files.clone() };
+    let one = Component { min, max_at_start: start, clusters, files: args.files.clone() };
     let count = args.components as usize;
     let need = JobRequirements {
         kind,
@@ -318,7 +319,12 @@ fn need_of(
             (key.unwrap_or_else(|| "clusters".to_owned()), reason)
         })?;
         let JobSizes { min, start, max: greatest } = part.sizes;
-        components.push(Component { min, start, clusters, files: part.files.to_vec() });
+        components.push(Component {
+            min,
+            max_at_start: start,
+            clusters,
+            files: part.files.to_vec(),
+        });
         most.push(greatest);
     }
     let placement = job.placement.unwrap_or(config.scheduling.placement);

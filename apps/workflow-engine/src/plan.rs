@@ -110,8 +110,8 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "COST", value_parser = budget)]
     budget: Option<f64>,
     /// Method that places tasks on a set of slots
-    #[arg(long, value_enum, value_name = "HOW", default_value_t = Placing::Heft)]
-    method: Placing,
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = PlacementMethod::Heft)]
+    method: PlacementMethod,
     /// Search among sets of slots
     #[arg(long, value_enum, value_name = "HOW", default_value_t = SearchMode::Pruned)]
     search: SearchMode,
@@ -128,7 +128,7 @@ pub struct ChoiceArgs {
 
 /// A list scheduler, for the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Placing {
+pub enum PlacementMethod {
     /// First the task with the longest chain of successors
     Heft,
     /// Parents before children, as the workflow lists them
@@ -139,13 +139,13 @@ pub enum Placing {
     MaxMin,
 }
 
-impl From<Placing> for Method {
-    fn from(placing: Placing) -> Self {
-        match placing {
-            Placing::Heft => Self::Heft,
-            Placing::Greedy => Self::Greedy,
-            Placing::MinMin => Self::MinMin,
-            Placing::MaxMin => Self::MaxMin,
+impl From<PlacementMethod> for Method {
+    fn from(method: PlacementMethod) -> Self {
+        match method {
+            PlacementMethod::Heft => Self::Heft,
+            PlacementMethod::Greedy => Self::Greedy,
+            PlacementMethod::MinMin => Self::MinMin,
+            PlacementMethod::MaxMin => Self::MaxMin,
         }
     }
 }

@@ -5,9 +5,9 @@
 //! command lines and figures.
 
 use springtide_actors::policy::provisioning::{
-    Budget, Constraint, Dag, DagTask, Edge, Front, ListScheduler, Method, Objectives, PlanPoint,
-    Runtime, Schedule, Search, Slot, SlotPieces, SlotSet, Time, UnplacedTask, from_seconds, search,
-    seconds,
+    Budget, Constraint, Dag, DagTask, Edge, ListScheduler, Method, Objectives, ParetoFront,
+    PlanPoint, Runtime, Schedule, Search, Slot, SlotPieces, SlotSet, Time, UnplacedTask,
+    from_seconds, search, seconds,
 };
 
 use super::processors::{Numbers, Span, most, number};
@@ -72,7 +72,7 @@ impl PlannedSlot {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Plans that no other dominates, the cheapest first.
-    pub front: Front,
+    pub front: ParetoFront,
     /// Index of this plan on the front.
     pub at: usize,
     /// Index of the plan that each trade-off selects among those that meet the constraint.

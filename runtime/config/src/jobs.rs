@@ -12,7 +12,7 @@ use super::schema::{
     section,
 };
 use super::units::{ArgumentList, BoundedInt, Name, Size, Time};
-use super::{CONFIG_VERSION, Checker, Config, JobKind, Placing};
+use super::{CONFIG_VERSION, Checker, Config, JobKind, PlacementPolicy};
 use crate::files::check_name;
 
 section! {
@@ -47,7 +47,7 @@ section! {
         /// Whether its number of processors can change: "rigid", "moldable" or "malleable".
         kind: JobKind = Is("\"malleable\"");
         /// Choice of clusters; default: that of [scheduling] of the grid.
-        placement: Option<Placing> = Absent("\"worst-fit\"");
+        placement: Option<PlacementPolicy> = Absent("\"worst-fit\"");
         /// Number of equal components, which may be in different clusters. The numbers of
         /// processors are those of each component. Use [[job.component]] tables for different ones.
         components: BoundedInt<1, 10_000> = Is("1");

@@ -71,7 +71,7 @@ pub use units::{
 };
 
 pub use workload::{
-    ArrivalSection, CostsSection, JobKind, Malleability, Placing, Points, Precedence,
+    ArrivalSection, CostsSection, JobKind, Malleability, PlacementPolicy, Points, Precedence,
     ProcessorsSection, ProgramCurve, ProgramSection, QueueDiscipline, SchedulingSection,
     ShareSection, TraceSection, Usable, WorkloadConfig,
 };

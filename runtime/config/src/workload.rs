@@ -26,7 +26,7 @@ choice! {
     /// The order in which jobs get free processors.
     ///
     /// Source: Buisson et al., *Scheduling malleable applications in multicluster systems*, CLUSTER
-    /// 2007, section 4; also for [`Malleability`] and [`Placing`].
+    /// 2007, section 4; also for [`Malleability`] and [`PlacementPolicy`].
     #[derive(Default)]
     Precedence {
         /// *Precedence to running applications* (PRA): no waiting job is placed in a cluster where
@@ -80,7 +80,7 @@ choice! {
 choice! {
     /// The choice of clusters for a job.
     #[derive(Default)]
-    Placing {
+    PlacementPolicy {
         /// Each component goes where most processors are idle, to balance the rest.
         #[default]
         WorstFit = "worst-fit",
@@ -209,7 +209,7 @@ section! {
         policy: Malleability = Is("\"efficiency-aware\"");
         /// Default choice of clusters: "worst-fit", "close-to-files", "cluster-minimisation" or
         /// "flexible-cluster-minimisation".
-        placement: Placing = Is("\"worst-fit\"");
+        placement: PlacementPolicy = Is("\"worst-fit\"");
         /// Interval at which each cluster is asked for its local users' processors.
         poll: Time = Is("\"15s\"");
         /// Interval of scans of the queue without an event.

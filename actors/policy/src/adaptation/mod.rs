@@ -208,7 +208,7 @@ pub fn decide(
     let snapshot = presumed.as_ref().unwrap_or(snapshot);
     let snapshot = &links::complete(snapshot, &mut memory, settings);
     let mut turn = DecisionState::new(snapshot, memory, settings);
-    observe::unsettled(&mut turn, fell_over);
+    observe::mark_unsettled(&mut turn, fell_over);
     observe::observe(&mut turn);
     judge::judge(&mut turn);
     if turn.all.efficiency() >= Some(settings.e_min) {

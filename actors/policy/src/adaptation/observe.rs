@@ -1,5 +1,6 @@
-//! Updates the memory from a period: crashes, ends of terms, the root's move, capacity that ran
-//! well. Chooses no actions, so a run that is only monitored keeps all updates.
+//! Updates the memory from a period: crashes, ends of quarantines, the root's move, the last
+//! capacity with good efficiency. This module chooses no actions, so a run that is only monitored
+//! keeps all updates.
 
 use springtide_base::id::ClusterId;
 use springtide_base::processors::Processors;
@@ -12,14 +13,14 @@ use super::snapshot::JobProgress;
 use super::worker::SPAN_MAX;
 
 /// Change of efficiency at which a size that did not help may be tried again early.
-const CHANGED: f64 = 0.1;
+const EFFICIENCY_CHANGE_MIN: f64 = 0.1;
 
 /// Maximum seconds for which leaving nodes delay the others. A slower node ends without handing all
 /// back.
 const LEAVING_S: f64 = 60.0;
 
 /// Interval of measuring a quarantined cluster's link, as a fraction of the first term.
-const LOOKS: f64 = 0.2;
+const PROBE_INTERVAL_FRACTION: f64 = 0.2;
 
 /// Maximum periods by which a term is extended for a measurement of the link.
 const EXTENSIONS_MAX: u32 = 3;
@@ -32,12 +33,12 @@ pub(super) fn observe(turn: &mut DecisionState<'_>) {
     if !turn.all.counted.is_zero() {
         turn.memory.max_speed = Some(turn.all.max_speed);
     }
-    iterations(turn);
-    crashes(turn);
-    orders(turn);
-    releases(turn);
+    estimate_iterations(turn);
+    record_crashes(turn);
+    handle_orders(turn);
+    end_quarantines(turn);
     measure_unknown_links(turn);
-    root(turn);
+    check_root_move(turn);
     let memory = &mut turn.memory;
     memory.requested_since =
         (!turn.snapshot.requested.is_zero()).then(|| memory.requested_since.unwrap_or(memory.tick));
@@ -57,12 +58,12 @@ pub(super) fn observe(turn: &mut DecisionState<'_>) {
         error: all.efficiency_error().unwrap_or(0.0),
     };
     turn.add_reason(reason);
-    limits(turn, efficiency);
+    drop_outdated_limits(turn, efficiency);
 }
 
 /// Estimates the length of the job's iterations. Phases of an iteration differ, so a period within
 /// one does not represent the job.
-fn iterations(turn: &mut DecisionState<'_>) {
+fn estimate_iterations(turn: &mut DecisionState<'_>) {
     turn.memory.synchronous = turn.snapshot.synchronous;
     let Some(JobProgress { done, total: Some(_) }) = turn.snapshot.progress else { return };
     let memory = &mut turn.memory;
@@ -114,7 +115,7 @@ fn iterations(turn: &mut DecisionState<'_>) {
 /// This is so shortly after a loss or after the root's node was lost (`fell_over`), and while
 /// members are silent or leaving. The others wait for their tasks then. (A cluster behind 100 kB/s
 /// took 19 s to hand back its tasks; meanwhile four healthy nodes looked idle.)
-pub(super) fn unsettled(turn: &mut DecisionState<'_>, fell_over: bool) {
+pub(super) fn mark_unsettled(turn: &mut DecisionState<'_>, fell_over: bool) {
     let crashed = |crash: &Crash| !turn.snapshot.leaving.contains_key(&crash.node);
     let lost = fell_over || turn.snapshot.crashes.iter().any(crashed);
     let silent = !turn.all.silent.is_zero() || turn.snapshot.is_silent();
@@ -135,7 +136,7 @@ pub(super) fn unsettled(turn: &mut DecisionState<'_>, fell_over: bool) {
 }
 
 /// Records capacity lost to crashes for replacement. Leaves are intended, and do not count.
-fn crashes(turn: &mut DecisionState<'_>) {
+fn record_crashes(turn: &mut DecisionState<'_>) {
     let crashes: Vec<_> = turn.snapshot.crashes.iter().collect();
     let unplanned: Vec<_> =
         crashes.into_iter().filter(|c| !turn.snapshot.leaving.contains_key(&c.node)).collect();
@@ -163,22 +164,22 @@ fn crashes(turn: &mut DecisionState<'_>) {
     }
 }
 
-/// Handles changes by the scheduler: they are no actions of this policy, are not judged, and start
+/// Handles changes by the scheduler: they are not actions of this policy, are not judged, and start
 /// no cool-down.
-fn orders(turn: &mut DecisionState<'_>) {
+fn handle_orders(turn: &mut DecisionState<'_>) {
     if !turn.snapshot.ordered {
         return;
     }
     if let Some(trial) = turn.memory.trial.take() {
         turn.add_reason(Reason::Unjudged { aim: trial.aim, overtaken: true });
     }
-    // The earlier size is no reference either.
+    // The earlier size is not a reference either.
     turn.memory.excess = Processors::ZERO;
     turn.memory.last_good = None;
 }
 
-/// Starts the replacement of lost capacity: up to the last good one, else up to `first`. A job that
-/// never ran well was given its first nodes on purpose.
+/// Starts the replacement of lost capacity: up to the last capacity with good efficiency, else up
+/// to `first`. A job that never ran well was given its first nodes on purpose.
 pub(super) fn begin_refill(
     turn: &mut DecisionState<'_>,
     cause: RemovalCause,
@@ -194,7 +195,7 @@ pub(super) fn begin_refill(
 }
 
 /// Ends terms of quarantine, and learns from a returned cluster that performs well.
-fn releases(turn: &mut DecisionState<'_>) {
+fn end_quarantines(turn: &mut DecisionState<'_>) {
     let settings = turn.settings;
     let clock = turn.memory.clock_s;
     let period = turn.snapshot.period_s;
@@ -277,7 +278,7 @@ fn probe_link(turn: &mut DecisionState<'_>, entry: &mut QuarantineEntry) {
         entry.until_s = clock + for_s;
         turn.add_reason(Reason::StillSlow { cluster: cluster.clone(), bandwidth, for_s });
     }
-    let interval = (turn.settings.quarantine_s * LOOKS).max(period);
+    let interval = (turn.settings.quarantine_s * PROBE_INTERVAL_FRACTION).max(period);
     if clock < entry.until_s && clock - entry.measured_at_s >= interval && !turn.is_better(entry) {
         entry.measured_at_s = clock;
         turn.measure(cluster);
@@ -291,7 +292,7 @@ fn measure_unknown_links(turn: &mut DecisionState<'_>) {
         return;
     }
     let (clock, settings) = (turn.memory.clock_s, turn.settings);
-    let interval = (settings.quarantine_s * LOOKS).max(turn.snapshot.period_s);
+    let interval = (settings.quarantine_s * PROBE_INTERVAL_FRACTION).max(turn.snapshot.period_s);
     let quarantined = |cluster: &ClusterId| {
         let who = QuarantineSubject::Cluster(cluster.clone());
         turn.memory.quarantine.iter().any(|entry| entry.subject == who)
@@ -313,7 +314,7 @@ fn measure_unknown_links(turn: &mut DecisionState<'_>) {
 
 /// Checks whether the root has arrived. A move that takes too long is dropped, and may be requested
 /// again.
-fn root(turn: &mut DecisionState<'_>) {
+fn check_root_move(turn: &mut DecisionState<'_>) {
     let Some(moving) = turn.memory.root_move.clone() else { return };
     let late = turn.memory.tick > moving.tick + u64::from(turn.settings.request_patience);
     let there = turn.snapshot.root.as_ref().is_none_or(|root| root.node != moving.from);
@@ -326,19 +327,19 @@ fn root(turn: &mut DecisionState<'_>) {
 }
 
 /// Deletes limits whose time is over or whose conditions have changed.
-fn limits(turn: &mut DecisionState<'_>, efficiency: f64) {
+fn drop_outdated_limits(turn: &mut DecisionState<'_>, efficiency: f64) {
     let (clock, cap) = (turn.memory.clock_s, turn.settings.quarantine_max_s);
     let memory = &mut turn.memory;
     memory.ceiling = memory
         .ceiling
         .take()
         .filter(|l| l.undone || clock < l.until_s + cap)
-        .filter(|l| efficiency <= l.efficiency + CHANGED);
+        .filter(|l| efficiency <= l.efficiency + EFFICIENCY_CHANGE_MIN);
     memory.floor = memory
         .floor
         .take()
         .filter(|l| l.undone || clock < l.until_s + cap)
-        .filter(|l| efficiency >= l.efficiency - CHANGED / 2.0);
+        .filter(|l| efficiency >= l.efficiency - EFFICIENCY_CHANGE_MIN / 2.0);
 }
 
 /// Records the capacity of a period in which the job ran well and no change was under way.

@@ -25,6 +25,7 @@ pub use self::benefit::{Benefit, GrowthLimits};
 pub use self::hosts::{Devices, FreeHost, HostCapacity, HostShare, NodeNeeds, allocate, placeable};
 pub use self::placement::{
     CapacitySnapshot, ClusterBandwidths, ClusterCapacity, Component, ExclusionReason, FileName,
-    PlacedPart, Placement, PlacementError, PlacementPlan, PlacementTransfer, Replica, place,
+    FileReplicas, PlacedPart, PlacementError, PlacementPlan, PlacementPolicy, PlacementTransfer,
+    place,
 };
 pub use self::round::{Direction, MalleableJob, Policy, ResizeRequest, Round};

@@ -1,6 +1,6 @@
 //! Placement of a job's components on clusters at its start.
 //!
-//! Independent of claiming processors and of the queue.
+//! This module knows neither the queue nor how processors are claimed.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use springtide_base::id::ClusterId;
-pub use springtide_config::Placing as Placement;
+pub use springtide_config::PlacementPolicy;
 
 use super::hosts::NodeNeeds;
 use super::packing::{Packing, PackingProblem, PackingResult};
@@ -20,13 +20,14 @@ const PACKING_STEPS: u64 = 300_000;
 pub type FileName = String;
 
 /// A part of a job that is placed in one cluster (in several only under
-/// [`Placement::FlexibleClusterMinimisation`]).
+/// [`PlacementPolicy::FlexibleClusterMinimisation`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Component {
     /// Minimum processors at the start, at least 1.
     pub min: u32,
     /// Maximum processors at the start, at least `min`.
-    pub start: u32,
+    #[serde(rename = "start")]
+    pub max_at_start: u32,
     /// Clusters to which the component is limited; empty: no limit.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub clusters: BTreeSet<ClusterId>,
@@ -50,7 +51,7 @@ pub struct ClusterCapacity {
 
 impl ClusterCapacity {
     /// Maximum processors that the cluster may ever have. A closed cluster has no known maximum.
-    pub fn could_have(&self) -> u64 {
+    pub fn size_max(&self) -> u64 {
         let whole = if self.closed.is_some() { u32::MAX } else { self.nominal_size.max(self.size) };
         whole.into()
     }
@@ -58,7 +59,7 @@ impl ClusterCapacity {
 
 /// A file and the clusters with a copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Replica {
+pub struct FileReplicas {
     /// Length of the file in bytes.
     pub bytes: u64,
     /// Clusters with a copy; none if the file is needed and missing.
@@ -76,9 +77,9 @@ pub type ClusterBandwidths = BTreeMap<(ClusterId, ClusterId), f64>;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CapacitySnapshot {
     /// Capacities of the clusters.
-    pub rooms: BTreeMap<ClusterId, ClusterCapacity>,
+    pub clusters: BTreeMap<ClusterId, ClusterCapacity>,
     /// Replicas of the files.
-    pub files: BTreeMap<FileName, Replica>,
+    pub files: BTreeMap<FileName, FileReplicas>,
     /// Bandwidths of the links.
     pub links: ClusterBandwidths,
     /// Clusters that cannot store files.
@@ -211,12 +212,13 @@ pub struct PlacementError {
     /// Reason of each cluster.
     pub excluded: BTreeMap<ClusterId, ExclusionReason>,
     /// Whether no cluster could take it even if all were idle and open.
-    pub never: bool,
+    #[serde(rename = "never")]
+    pub can_never_fit: bool,
 }
 
 impl PlacementError {
     /// Names the needs of nodes where they are why a cluster is too small.
-    pub fn because_of(mut self, needs: &NodeNeeds) -> Self {
+    pub fn explain_by_node_needs(mut self, needs: &NodeNeeds) -> Self {
         if needs.is_met_by_all() {
             return self;
         }
@@ -231,7 +233,8 @@ impl PlacementError {
 
 impl fmt::Display for PlacementError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ever = if self.never { "no cluster can ever take" } else { "no cluster can take" };
+        let ever =
+            if self.can_never_fit { "no cluster can ever take" } else { "no cluster can take" };
         write!(f, "{ever} component {}", self.component + 1)?;
         for (at, (cluster, why)) in self.excluded.iter().enumerate() {
             write!(f, "{} {cluster} {why}", if at == 0 { ":" } else { ";" })?;
@@ -245,21 +248,21 @@ impl fmt::Display for PlacementError {
 /// # Errors
 /// [`PlacementError`] if a component fits nowhere.
 pub fn place(
-    policy: Placement,
+    policy: PlacementPolicy,
     components: &[Component],
-    ground: &CapacitySnapshot,
+    snapshot: &CapacitySnapshot,
 ) -> Result<PlacementPlan, PlacementError> {
     let all: u64 = components.iter().map(|one| u64::from(one.min)).sum();
-    let exceeds_grid = all > ground.rooms.values().map(ClusterCapacity::could_have).sum();
-    let idle = ground.rooms.iter().map(|(c, r)| (c, r.idle)).collect();
-    let mut state = PlacementState { ground, idle, exceeds_grid };
+    let exceeds_grid = all > snapshot.clusters.values().map(ClusterCapacity::size_max).sum();
+    let idle = snapshot.clusters.iter().map(|(c, r)| (c, r.idle)).collect();
+    let mut state = PlacementState { snapshot, idle, exceeds_grid };
     let mut chosen: Vec<Option<&ClusterId>> = vec![None; components.len()];
     let mut may_be_fewer = false;
     match policy {
-        Placement::FlexibleClusterMinimisation => return state.flexible(components),
-        Placement::ClusterMinimisation => match state.minimise(components) {
+        PlacementPolicy::FlexibleClusterMinimisation => return state.flexible(components),
+        PlacementPolicy::ClusterMinimisation => match state.minimise(components) {
             Some(packing) => {
-                let clusters: Vec<&ClusterId> = ground.rooms.keys().collect();
+                let clusters: Vec<&ClusterId> = snapshot.clusters.keys().collect();
                 for ((chosen, &bin), one) in chosen.iter_mut().zip(&packing.bins).zip(components) {
                     *chosen = Some(clusters[bin]);
                     state.take(clusters[bin], one.min);
@@ -267,17 +270,22 @@ pub fn place(
                 may_be_fewer = !packing.is_minimal;
             }
             // If components fit nowhere, its error names the first.
-            None => return place(Placement::WorstFit, components, ground),
+            None => return place(PlacementPolicy::WorstFit, components, snapshot),
         },
-        Placement::WorstFit | Placement::CloseToFiles => {
+        PlacementPolicy::WorstFit | PlacementPolicy::CloseToFiles => {
             for at in by_size(components) {
                 let one = &components[at];
                 let candidates = state.fitting(one);
                 let best = match policy {
-                    Placement::CloseToFiles => candidates.min_by(|(a, idle_a), (b, idle_b)| {
-                        let seconds = |cluster| ground.seconds(&one.files, cluster);
-                        seconds(a).total_cmp(&seconds(b)).then(idle_b.cmp(idle_a)).then(a.cmp(b))
-                    }),
+                    PlacementPolicy::CloseToFiles => {
+                        candidates.min_by(|(a, idle_a), (b, idle_b)| {
+                            let seconds = |cluster| snapshot.seconds(&one.files, cluster);
+                            seconds(a)
+                                .total_cmp(&seconds(b))
+                                .then(idle_b.cmp(idle_a))
+                                .then(a.cmp(b))
+                        })
+                    }
                     _ => candidates
                         .max_by(|(a, idle_a), (b, idle_b)| idle_a.cmp(idle_b).then(b.cmp(a))),
                 };
@@ -290,7 +298,7 @@ pub fn place(
     let mut parts = Vec::new();
     for (component, (cluster, one)) in chosen.into_iter().zip(components).enumerate() {
         let Some(cluster) = cluster else { continue };
-        let more = state.take_up_to(cluster, one.start.saturating_sub(one.min));
+        let more = state.take_up_to(cluster, one.max_at_start.saturating_sub(one.min));
         parts.push(PlacedPart { component, cluster: cluster.clone(), count: one.min + more });
     }
     let mut placed = state.placed(policy, parts, components);
@@ -309,7 +317,7 @@ fn by_size(components: &[Component]) -> Vec<usize> {
 
 /// State of the clusters during a placement.
 struct PlacementState<'a> {
-    ground: &'a CapacitySnapshot,
+    snapshot: &'a CapacitySnapshot,
     idle: BTreeMap<&'a ClusterId, u32>,
     /// Whether all components together exceed the maximum of all clusters.
     exceeds_grid: bool,
@@ -330,9 +338,10 @@ impl<'a> PlacementState<'a> {
 
     fn open(&self, one: &Component) -> impl Iterator<Item = (&'a ClusterId, u32)> {
         let named = |cluster: &ClusterId| one.clusters.is_empty() || one.clusters.contains(cluster);
-        let rooms = self.ground.rooms.iter().filter(|(_, room)| room.closed.is_none());
-        let lacks = |cluster: &ClusterId| self.ground.lacks(&one.files, cluster).is_some();
-        rooms
+        let clusters =
+            self.snapshot.clusters.iter().filter(|(_, capacity)| capacity.closed.is_none());
+        let lacks = |cluster: &ClusterId| self.snapshot.lacks(&one.files, cluster).is_some();
+        clusters
             .filter(move |(cluster, _)| named(cluster) && !lacks(cluster))
             .map(|(cluster, _)| (cluster, self.idle[cluster]))
     }
@@ -352,14 +361,14 @@ impl<'a> PlacementState<'a> {
         for one in components {
             let class = *classes.entry((&one.clusters, &one.files)).or_insert_with(|| {
                 let allowed: BTreeSet<&ClusterId> = self.open(one).map(|(at, _)| at).collect();
-                let clusters = self.ground.rooms.keys().enumerate();
+                let clusters = self.snapshot.clusters.keys().enumerate();
                 let allowed = clusters.filter(|(_, cluster)| allowed.contains(cluster));
                 open.push(allowed.map(|(bin, _)| bin).collect());
                 open.len() - 1
             });
             items.push((one.min, class));
         }
-        let bins = self.ground.rooms.keys().map(|cluster| self.idle[cluster]).collect();
+        let bins = self.snapshot.clusters.keys().map(|cluster| self.idle[cluster]).collect();
         PackingProblem { items, bins, open }
     }
 
@@ -379,7 +388,7 @@ impl<'a> PlacementState<'a> {
         let Some(mut amounts) = problem.divide(PACKING_STEPS) else {
             return Err(self.flexible_error(components));
         };
-        let clusters: Vec<&ClusterId> = self.ground.rooms.keys().collect();
+        let clusters: Vec<&ClusterId> = self.snapshot.clusters.keys().collect();
         let mut parts = Vec::new();
         for at in by_size(components) {
             let (mut missing, class) = problem.items[at];
@@ -396,14 +405,14 @@ impl<'a> PlacementState<'a> {
         }
         parts.sort_by_key(|part| part.component);
         let mut more: Vec<u32> =
-            components.iter().map(|one| one.start.saturating_sub(one.min)).collect();
+            components.iter().map(|one| one.max_at_start.saturating_sub(one.min)).collect();
         for part in &mut parts {
             let more = &mut more[part.component];
             let count = self.take_up_to(&part.cluster, *more);
             part.count += count;
             *more -= count;
         }
-        Ok(self.placed(Placement::FlexibleClusterMinimisation, parts, components))
+        Ok(self.placed(PlacementPolicy::FlexibleClusterMinimisation, parts, components))
     }
 
     /// Why components cannot be divided: the first that finds too few processors after those before
@@ -427,30 +436,34 @@ impl<'a> PlacementState<'a> {
     }
 
     fn excluded(&self, component: usize, one: &Component) -> PlacementError {
-        let why = |cluster: &ClusterId, room: &ClusterCapacity| {
+        let why = |cluster: &ClusterId, capacity: &ClusterCapacity| {
             let (idle, needed) = (self.idle[cluster], one.min);
             if !one.clusters.is_empty() && !one.clusters.contains(cluster) {
                 ExclusionReason::NotNamed
-            } else if let Some(reason) = room.closed.clone() {
+            } else if let Some(reason) = capacity.closed.clone() {
                 ExclusionReason::Closed { reason }
-            } else if let Some(reason) = self.ground.lacks(&one.files, cluster) {
+            } else if let Some(reason) = self.snapshot.lacks(&one.files, cluster) {
                 ExclusionReason::NoFile { reason }
-            } else if room.nominal_size < needed {
-                ExclusionReason::TooSmall { size: room.nominal_size, needed }
-            } else if room.size < needed {
-                ExclusionReason::TooFewWork { size: room.size, whole: room.nominal_size, needed }
+            } else if capacity.nominal_size < needed {
+                ExclusionReason::TooSmall { size: capacity.nominal_size, needed }
+            } else if capacity.size < needed {
+                ExclusionReason::TooFewWork {
+                    size: capacity.size,
+                    whole: capacity.nominal_size,
+                    needed,
+                }
             } else {
                 ExclusionReason::TooFewIdle { idle, needed }
             }
         };
-        let rooms = self.ground.rooms.iter();
+        let clusters = self.snapshot.clusters.iter();
         let excluded: BTreeMap<ClusterId, ExclusionReason> =
-            rooms.map(|(cluster, room)| (cluster.clone(), why(cluster, room))).collect();
+            clusters.map(|(cluster, capacity)| (cluster.clone(), why(cluster, capacity))).collect();
         let permanent = |why: &ExclusionReason| {
             matches!(why, ExclusionReason::NotNamed | ExclusionReason::TooSmall { .. })
         };
-        let never = self.exceeds_grid || excluded.values().all(permanent);
-        PlacementError { component, never, excluded }
+        let can_never_fit = self.exceeds_grid || excluded.values().all(permanent);
+        PlacementError { component, can_never_fit, excluded }
     }
 
     /// Like `excluded`, for a component that may be divided.
@@ -472,17 +485,17 @@ impl<'a> PlacementState<'a> {
         }
         let usable =
             |cluster: &&ClusterId| one.clusters.is_empty() || one.clusters.contains(*cluster);
-        let sum: u64 = (self.ground.rooms.iter())
+        let sum: u64 = (self.snapshot.clusters.iter())
             .filter(|(cluster, _)| usable(cluster))
-            .map(|(_, room)| room.could_have())
+            .map(|(_, capacity)| capacity.size_max())
             .sum();
-        no.never = self.exceeds_grid || sum < u64::from(one.min);
+        no.can_never_fit = self.exceeds_grid || sum < u64::from(one.min);
         no
     }
 
     fn placed(
         &self,
-        policy: Placement,
+        policy: PlacementPolicy,
         parts: Vec<PlacedPart>,
         components: &[Component],
     ) -> PlacementPlan {
@@ -491,7 +504,7 @@ impl<'a> PlacementState<'a> {
         for part in &parts {
             for file in &components[part.component].files {
                 if seen.insert((file, &part.cluster)) {
-                    transfers.extend(self.ground.transfer(file, &part.cluster));
+                    transfers.extend(self.snapshot.transfer(file, &part.cluster));
                 }
             }
         }
@@ -553,18 +566,22 @@ mod tests {
 
     use super::*;
 
-    fn ground(rooms: &[(&str, u32, u32)]) -> CapacitySnapshot {
-        let room = |&(name, size, idle): &(&str, u32, u32)| {
+    fn snapshot(clusters: &[(&str, u32, u32)]) -> CapacitySnapshot {
+        let capacity = |&(name, size, idle): &(&str, u32, u32)| {
             (
                 ClusterId::from(name),
                 ClusterCapacity { size, nominal_size: size, idle, closed: None },
             )
         };
-        CapacitySnapshot { rooms: rooms.iter().map(room).collect(), ..CapacitySnapshot::default() }
+        CapacitySnapshot {
+            clusters: clusters.iter().map(capacity).collect(),
+            ..CapacitySnapshot::default()
+        }
     }
 
     fn needs(sizes: &[u32]) -> Vec<Component> {
-        let one = |&min| Component { min, start: min, clusters: BTreeSet::new(), files: vec![] };
+        let one =
+            |&min| Component { min, max_at_start: min, clusters: BTreeSet::new(), files: vec![] };
         sizes.iter().map(one).collect()
     }
 
@@ -578,143 +595,166 @@ mod tests {
 
     #[test]
     fn worst_fit_balances_the_rest() {
-        let ground = ground(&[("a", 10, 5), ("b", 10, 9), ("c", 10, 8)]);
-        let placed = place(Placement::WorstFit, &needs(&[2, 4, 3]), &ground).unwrap();
+        let snapshot = snapshot(&[("a", 10, 5), ("b", 10, 9), ("c", 10, 8)]);
+        let placed = place(PlacementPolicy::WorstFit, &needs(&[2, 4, 3]), &snapshot).unwrap();
         // 4 to b (leaves 5), 3 to c (leaves 5), 2 to a: of equals, the first by name.
         assert_eq!(parts(&placed), [(0, "a", 2), (1, "b", 4), (2, "c", 3)]);
     }
 
     #[test]
     fn all_components_get_their_minimum_before_any_gets_more() {
-        let ground = ground(&[("a", 10, 6)]);
+        let snapshot = snapshot(&[("a", 10, 6)]);
         let mut components = needs(&[2, 2]);
-        components[0].start = 10;
-        let placed = place(Placement::WorstFit, &components, &ground).unwrap();
+        components[0].max_at_start = 10;
+        let placed = place(PlacementPolicy::WorstFit, &components, &snapshot).unwrap();
         assert_eq!(parts(&placed), [(0, "a", 4), (1, "a", 2)]);
     }
 
     #[test]
     fn cluster_minimisation_takes_the_fewest_and_flexible_cuts_the_job() {
-        let ground = ground(&[("a", 8, 6), ("b", 8, 4), ("c", 8, 3)]);
-        let placed = place(Placement::ClusterMinimisation, &needs(&[3, 3, 4]), &ground).unwrap();
+        let snapshot = snapshot(&[("a", 8, 6), ("b", 8, 4), ("c", 8, 3)]);
+        let placed =
+            place(PlacementPolicy::ClusterMinimisation, &needs(&[3, 3, 4]), &snapshot).unwrap();
         assert_eq!(parts(&placed), [(0, "a", 3), (1, "a", 3), (2, "b", 4)]);
-        assert!(place(Placement::ClusterMinimisation, &needs(&[9]), &ground).unwrap_err().never);
-        let placed = place(Placement::FlexibleClusterMinimisation, &needs(&[9]), &ground).unwrap();
-        assert_eq!(parts(&placed), [(0, "a", 6), (0, "b", 3)]);
-        let no = place(Placement::FlexibleClusterMinimisation, &needs(&[14]), &ground).unwrap_err();
-        assert!(!no.never, "{no}");
         assert!(
-            place(Placement::FlexibleClusterMinimisation, &needs(&[25]), &ground)
+            place(PlacementPolicy::ClusterMinimisation, &needs(&[9]), &snapshot)
                 .unwrap_err()
-                .never
+                .can_never_fit
+        );
+        let placed =
+            place(PlacementPolicy::FlexibleClusterMinimisation, &needs(&[9]), &snapshot).unwrap();
+        assert_eq!(parts(&placed), [(0, "a", 6), (0, "b", 3)]);
+        let no = place(PlacementPolicy::FlexibleClusterMinimisation, &needs(&[14]), &snapshot)
+            .unwrap_err();
+        assert!(!no.can_never_fit, "{no}");
+        assert!(
+            place(PlacementPolicy::FlexibleClusterMinimisation, &needs(&[25]), &snapshot)
+                .unwrap_err()
+                .can_never_fit
         );
     }
 
     #[test]
     fn processors_may_work_again_and_too_large_jobs_never_fit() {
-        let mut ground = ground(&[("a", 2, 2), ("b", 2, 2)]);
-        assert!(place(Placement::WorstFit, &needs(&[3]), &ground).unwrap_err().never);
-        assert!(place(Placement::WorstFit, &needs(&[1, 1, 1, 1, 1]), &ground).unwrap_err().never);
-        assert!(place(Placement::WorstFit, &needs(&[1, 1, 2, 0]), &ground).is_ok());
-        ground.rooms.get_mut(&id("a")).unwrap().nominal_size = 4;
-        let no = place(Placement::WorstFit, &needs(&[3]), &ground).unwrap_err();
+        let mut snapshot = snapshot(&[("a", 2, 2), ("b", 2, 2)]);
+        assert!(
+            place(PlacementPolicy::WorstFit, &needs(&[3]), &snapshot).unwrap_err().can_never_fit
+        );
+        assert!(
+            place(PlacementPolicy::WorstFit, &needs(&[1, 1, 1, 1, 1]), &snapshot)
+                .unwrap_err()
+                .can_never_fit
+        );
+        assert!(place(PlacementPolicy::WorstFit, &needs(&[1, 1, 2, 0]), &snapshot).is_ok());
+        snapshot.clusters.get_mut(&id("a")).unwrap().nominal_size = 4;
+        let no = place(PlacementPolicy::WorstFit, &needs(&[3]), &snapshot).unwrap_err();
         let text = "a 2 of its 4 processors work, 3 are needed; b has 2 processors, 3 are needed";
-        assert!(no.to_string().ends_with(text) && !no.never, "{no}");
-        let no = place(Placement::FlexibleClusterMinimisation, &needs(&[6]), &ground).unwrap_err();
-        assert!(!no.never, "{no}");
+        assert!(no.to_string().ends_with(text) && !no.can_never_fit, "{no}");
+        let no = place(PlacementPolicy::FlexibleClusterMinimisation, &needs(&[6]), &snapshot)
+            .unwrap_err();
+        assert!(!no.can_never_fit, "{no}");
     }
 
     #[test]
     fn close_to_files_prefers_holders_then_the_soonest() {
-        let mut ground = ground(&[("a", 8, 8), ("b", 8, 2), ("c", 8, 5)]);
+        let mut snapshot = snapshot(&[("a", 8, 8), ("b", 8, 2), ("c", 8, 5)]);
         let clusters = BTreeSet::from([id("b")]);
-        ground.files.insert("bodies".to_owned(), Replica { bytes: 1000, clusters, differs: None });
-        ground.links.insert((id("b"), id("a")), 10.0);
-        ground.links.insert((id("b"), id("c")), 100.0);
+        snapshot
+            .files
+            .insert("bodies".to_owned(), FileReplicas { bytes: 1000, clusters, differs: None });
+        snapshot.links.insert((id("b"), id("a")), 10.0);
+        snapshot.links.insert((id("b"), id("c")), 100.0);
         let mut one = needs(&[2]);
         one[0].files = vec!["bodies".to_owned()];
-        let placed = place(Placement::CloseToFiles, &one, &ground).unwrap();
+        let placed = place(PlacementPolicy::CloseToFiles, &one, &snapshot).unwrap();
         assert_eq!((parts(&placed), placed.transfers.len()), (vec![(0, "b", 2)], 0));
-        (one[0].min, one[0].start) = (3, 3);
-        let placed = place(Placement::CloseToFiles, &one, &ground).unwrap();
+        (one[0].min, one[0].max_at_start) = (3, 3);
+        let placed = place(PlacementPolicy::CloseToFiles, &one, &snapshot).unwrap();
         assert_eq!(parts(&placed), [(0, "c", 3)]);
         assert_eq!((placed.transfers[0].from.as_str(), placed.transfers[0].seconds), ("b", 10.0));
-        ground.links.clear();
+        snapshot.links.clear();
         // Without measurements: the cluster with most idle processors.
-        let placed = place(Placement::CloseToFiles, &one, &ground).unwrap();
+        let placed = place(PlacementPolicy::CloseToFiles, &one, &snapshot).unwrap();
         assert_eq!(parts(&placed), [(0, "a", 3)]);
         assert_eq!(placed.transfers[0].seconds, f64::INFINITY);
     }
 
     #[test]
     fn a_file_that_cannot_be_provided_excludes_a_cluster() {
-        let mut ground = ground(&[("a", 8, 8), ("b", 8, 4), ("c", 8, 2)]);
-        let replica = |at: &[&str]| Replica {
+        let mut snapshot = snapshot(&[("a", 8, 8), ("b", 8, 4), ("c", 8, 2)]);
+        let replica = |at: &[&str]| FileReplicas {
             bytes: 1000,
             clusters: at.iter().map(|name| id(name)).collect(),
             differs: None,
         };
-        ground.files.insert("bodies".to_owned(), replica(&["c"]));
-        ground.without_files.insert(id("a"));
+        snapshot.files.insert("bodies".to_owned(), replica(&["c"]));
+        snapshot.without_files.insert(id("a"));
         let mut one = needs(&[2]);
         one[0].files = vec!["bodies".to_owned()];
-        for policy in Placement::ALL {
-            let placed = place(*policy, &one, &ground).unwrap();
+        for policy in PlacementPolicy::ALL {
+            let placed = place(*policy, &one, &snapshot).unwrap();
             assert_ne!(placed.parts[0].cluster, id("a"), "{policy}");
         }
         one[0].min = 5;
-        let no = place(Placement::WorstFit, &one, &ground).unwrap_err();
+        let no = place(PlacementPolicy::WorstFit, &one, &snapshot).unwrap_err();
         let text = "a has no directory for files, and needs bodies; b 4 idle, 5 needed; \
                     c 2 idle, 5 needed";
-        assert!(no.to_string().ends_with(text) && !no.never, "{no}");
+        assert!(no.to_string().ends_with(text) && !no.can_never_fit, "{no}");
         // A missing or ambiguous file excludes all clusters until that changes.
         one[0].min = 1;
-        ground.files.insert("bodies".to_owned(), replica(&[]));
-        let no = place(Placement::CloseToFiles, &one, &ground).unwrap_err();
-        assert!(no.to_string().contains("c no cluster has the file bodies") && !no.never, "{no}");
+        snapshot.files.insert("bodies".to_owned(), replica(&[]));
+        let no = place(PlacementPolicy::CloseToFiles, &one, &snapshot).unwrap_err();
+        assert!(
+            no.to_string().contains("c no cluster has the file bodies") && !no.can_never_fit,
+            "{no}"
+        );
         let differs = Some("b has 5 bytes, c 6".to_owned());
-        ground.files.insert("bodies".to_owned(), Replica { differs, ..replica(&["b", "c"]) });
-        let no = place(Placement::FlexibleClusterMinimisation, &one, &ground).unwrap_err();
+        snapshot
+            .files
+            .insert("bodies".to_owned(), FileReplicas { differs, ..replica(&["b", "c"]) });
+        let no = place(PlacementPolicy::FlexibleClusterMinimisation, &one, &snapshot).unwrap_err();
         let text = "c files named bodies differ: b has 5 bytes, c 6";
-        assert!(no.to_string().contains(text) && !no.never, "{no}");
+        assert!(no.to_string().contains(text) && !no.can_never_fit, "{no}");
     }
 
     #[test]
     fn the_error_lists_the_reason_of_each_cluster() {
-        let mut ground = ground(&[("a", 8, 1), ("b", 1, 1), ("c", 8, 8), ("d", 8, 8)]);
-        ground.rooms.get_mut(&id("c")).unwrap().closed = Some("sinfo does not answer".to_owned());
+        let mut snapshot = snapshot(&[("a", 8, 1), ("b", 1, 1), ("c", 8, 8), ("d", 8, 8)]);
+        snapshot.clusters.get_mut(&id("c")).unwrap().closed =
+            Some("sinfo does not answer".to_owned());
         let mut one = needs(&[2]);
         one[0].clusters = [id("a"), id("b"), id("c")].into();
-        let no = place(Placement::WorstFit, &one, &ground).unwrap_err();
+        let no = place(PlacementPolicy::WorstFit, &one, &snapshot).unwrap_err();
         let text = "no cluster can take component 1: a 1 idle, 2 needed; b has 1 processors, \
                     2 are needed; c closed: sinfo does not answer; d the job does not name it";
-        assert_eq!((no.to_string(), no.never), (text.to_owned(), false));
+        assert_eq!((no.to_string(), no.can_never_fit), (text.to_owned(), false));
     }
 
     #[test]
     fn names_of_policies_round_trip() {
-        for &policy in Placement::ALL {
+        for &policy in PlacementPolicy::ALL {
             assert_eq!(policy.to_string().parse(), Ok(policy));
         }
-        assert!("best-fit".parse::<Placement>().is_err());
+        assert!("best-fit".parse::<PlacementPolicy>().is_err());
     }
 
     /// A job of many components is placed, or refused, within the limit of steps.
     #[test]
     fn jobs_of_many_components_are_placed() {
         let names: Vec<String> = (0..100).map(|at| format!("c{at:02}")).collect();
-        let rooms: Vec<_> = names.iter().map(|name| (name.as_str(), 64, 64)).collect();
-        let ground = ground(&rooms);
-        for policy in Placement::ALL {
+        let clusters: Vec<_> = names.iter().map(|name| (name.as_str(), 64, 64)).collect();
+        let snapshot = snapshot(&clusters);
+        for policy in PlacementPolicy::ALL {
             let sizes: Vec<u32> = (0..5000).map(|at| 1 + at % 2).collect();
-            if *policy == Placement::FlexibleClusterMinimisation {
+            if *policy == PlacementPolicy::FlexibleClusterMinimisation {
                 // 7,500 processors of 6,400.
-                assert!(place(*policy, &needs(&sizes), &ground).unwrap_err().never);
+                assert!(place(*policy, &needs(&sizes), &snapshot).unwrap_err().can_never_fit);
             }
             let sizes = &sizes[..4000];
-            let placed = place(*policy, &needs(sizes), &ground).unwrap();
+            let placed = place(*policy, &needs(sizes), &snapshot).unwrap();
             let clusters: BTreeSet<_> = placed.parts.iter().map(|part| &part.cluster).collect();
-            let minimises = !matches!(policy, Placement::WorstFit | Placement::CloseToFiles);
+            let minimises =
+                !matches!(policy, PlacementPolicy::WorstFit | PlacementPolicy::CloseToFiles);
             assert!(!minimises || clusters.len() == 6000usize.div_ceil(64), "{policy}");
         }
     }
@@ -723,19 +763,21 @@ mod tests {
     /// the paper's heuristics.
     #[test]
     fn limits_to_clusters_are_met_where_they_can_be() {
-        let ground = ground(&[("a", 4, 4), ("b", 3, 3)]);
+        let snapshot = snapshot(&[("a", 4, 4), ("b", 3, 3)]);
         let mut components = needs(&[3, 3]);
         components[1].clusters = [id("a")].into();
-        assert!(place(Placement::WorstFit, &components, &ground).is_err());
-        let placed = place(Placement::ClusterMinimisation, &components, &ground).unwrap();
+        assert!(place(PlacementPolicy::WorstFit, &components, &snapshot).is_err());
+        let placed = place(PlacementPolicy::ClusterMinimisation, &components, &snapshot).unwrap();
         assert_eq!(parts(&placed), [(0, "b", 3), (1, "a", 3)]);
         components[0].min = 4;
-        components[0].start = 9;
-        let placed = place(Placement::FlexibleClusterMinimisation, &components, &ground).unwrap();
+        components[0].max_at_start = 9;
+        let placed =
+            place(PlacementPolicy::FlexibleClusterMinimisation, &components, &snapshot).unwrap();
         assert_eq!(parts(&placed), [(0, "b", 3), (0, "a", 1), (1, "a", 3)]);
         components[1].min = 5;
-        let no = place(Placement::FlexibleClusterMinimisation, &components, &ground).unwrap_err();
-        assert_eq!((no.component, no.never), (1, true), "{no}");
+        let no = place(PlacementPolicy::FlexibleClusterMinimisation, &components, &snapshot)
+            .unwrap_err();
+        assert_eq!((no.component, no.can_never_fit), (1, true), "{no}");
     }
 
     proptest! {
@@ -745,20 +787,20 @@ mod tests {
         fn placements_fit(
             idle in prop::collection::vec(0u32..20, 1..6),
             asked in prop::collection::vec((1u32..8, 0u32..8), 0..5),
-            policy in prop::sample::select(Placement::ALL),
+            policy in prop::sample::select(PlacementPolicy::ALL),
         ) {
             let names = ["a", "b", "c", "d", "e"];
-            let rooms: Vec<_> =
+            let clusters: Vec<_> =
                 names.iter().zip(&idle).map(|(&name, &idle)| (name, 20, idle)).collect();
-            let ground = ground(&rooms);
+            let snapshot = snapshot(&clusters);
             let mut components = needs(&asked.iter().map(|a| a.0).collect::<Vec<_>>());
             for (one, (_, more)) in components.iter_mut().zip(&asked) {
-                one.start += more;
+                one.max_at_start += more;
             }
-            match place(policy, &components, &ground) {
+            match place(policy, &components, &snapshot) {
                 Ok(placed) => {
                     let mut left: BTreeMap<_, _> =
-                        ground.rooms.iter().map(|(c, r)| (c.clone(), r.idle)).collect();
+                        snapshot.clusters.iter().map(|(c, r)| (c.clone(), r.idle)).collect();
                     let mut got = vec![(0, 0); components.len()];
                     for part in &placed.parts {
                         let left = left.get_mut(&part.cluster).unwrap();
@@ -768,19 +810,19 @@ mod tests {
                         got[part.component].1 += 1;
                     }
                     for (one, (count, pieces)) in components.iter().zip(got) {
-                        prop_assert!(count >= one.min && count <= one.start, "{placed:?}");
-                        let flexible = policy == Placement::FlexibleClusterMinimisation;
+                        prop_assert!(count >= one.min && count <= one.max_at_start, "{placed:?}");
+                        let flexible = policy == PlacementPolicy::FlexibleClusterMinimisation;
                         prop_assert!(pieces == 1 || flexible);
                     }
                 }
                 Err(no) => {
-                    prop_assert_eq!(no.excluded.len(), ground.rooms.len());
+                    prop_assert_eq!(no.excluded.len(), snapshot.clusters.len());
                     // A single component fits wherever any cluster has room.
                     if let [one] = &components[..] {
                         prop_assert!(idle.iter().all(|&idle| idle < one.min));
                     }
                     let needed: u32 = components.iter().map(|one| one.min).sum();
-                    let divides = policy == Placement::FlexibleClusterMinimisation;
+                    let divides = policy == PlacementPolicy::FlexibleClusterMinimisation;
                     prop_assert!(!divides || needed > idle.iter().sum());
                 }
             }

@@ -1,6 +1,7 @@
 //! The Pareto front of plans, and the choice of one of them.
 //!
-//! Source: the paper, section 3 (domination, equations 7 and 8). Independent of the search.
+//! Source: the paper, section 3 (domination, equations 7 and 8). This module does not know the
+//! search.
 
 use serde::{Deserialize, Serialize};
 
@@ -47,28 +48,29 @@ pub struct Constraint {
 
 impl Constraint {
     /// Whether a plan satisfies the constraint.
-    pub fn allows(&self, is: &Objectives) -> bool {
-        self.deadline.is_none_or(|most| is.makespan <= most)
-            && self.budget.is_none_or(|most| is.cost <= most)
+    pub fn allows(&self, objectives: &Objectives) -> bool {
+        self.deadline.is_none_or(|most| objectives.makespan <= most)
+            && self.budget.is_none_or(|most| objectives.cost <= most)
     }
 
     /// Relative violation of the constraint: the larger of both.
-    fn misses(&self, is: &Objectives) -> f64 {
+    fn violation(&self, objectives: &Objectives) -> f64 {
         let over = |has: f64, most: f64| {
             if has <= most { 0.0 } else { (has - most) / most.max(f64::MIN_POSITIVE) }
         };
-        let late = self.deadline.map_or(0.0, |most| over(seconds(is.makespan), seconds(most)));
-        late.max(self.budget.map_or(0.0, |most| over(is.cost, most)))
+        let late =
+            self.deadline.map_or(0.0, |most| over(seconds(objectives.makespan), seconds(most)));
+        late.max(self.budget.map_or(0.0, |most| over(objectives.cost, most)))
     }
 }
 
 /// A Pareto front: plans that neither dominate nor equal one another, in ascending order of cost.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Front {
+pub struct ParetoFront {
     points: Vec<PlanPoint>,
 }
 
-impl Front {
+impl ParetoFront {
     /// The plans in ascending order of cost and descending order of makespan.
     pub fn points(&self) -> &[PlanPoint] {
         &self.points
@@ -82,26 +84,36 @@ impl Front {
 
     /// Inserts a plan unless a present one is at least as good, and removes those that it
     /// dominates. Returns whether it was inserted.
-    pub fn insert(&mut self, is: Objectives, plan: &SlotSet) -> bool {
-        self.insert_weighted(is, plan, 0.0)
+    pub fn insert(&mut self, objectives: Objectives, plan: &SlotSet) -> bool {
+        self.insert_weighted(objectives, plan, 0.0)
     }
 
-    /// Like [`Front::insert`], for a schedule with this cost weight.
-    pub fn insert_weighted(&mut self, is: Objectives, plan: &SlotSet, cost_weight: f64) -> bool {
-        if !is.cost.is_finite() {
+    /// Like [`ParetoFront::insert`], for a schedule with this cost weight.
+    pub fn insert_weighted(
+        &mut self,
+        objectives: Objectives,
+        plan: &SlotSet,
+        cost_weight: f64,
+    ) -> bool {
+        if !objectives.cost.is_finite() {
             return false;
         }
         // The last of the plans with at most this cost is the shortest of them.
-        let at = self.points.partition_point(|point| point.objectives.cost <= is.cost);
-        if at > 0 && self.points[at - 1].objectives.makespan <= is.makespan {
+        let at = self.points.partition_point(|point| point.objectives.cost <= objectives.cost);
+        if at > 0 && self.points[at - 1].objectives.makespan <= objectives.makespan {
             return false;
         }
-        let costs_as_much =
-            self.points[..at].iter().rev().take_while(|p| p.objectives.cost == is.cost).count();
+        let costs_as_much = self.points[..at]
+            .iter()
+            .rev()
+            .take_while(|p| p.objectives.cost == objectives.cost)
+            .count();
         let from = at - costs_as_much;
-        let longer =
-            self.points[at..].iter().take_while(|p| p.objectives.makespan >= is.makespan).count();
-        let point = PlanPoint { objectives: is, slots: plan.clone(), cost_weight };
+        let longer = self.points[at..]
+            .iter()
+            .take_while(|p| p.objectives.makespan >= objectives.makespan)
+            .count();
+        let point = PlanPoint { objectives, slots: plan.clone(), cost_weight };
         self.points.splice(from..at + longer, [point]);
         true
     }
@@ -110,7 +122,7 @@ impl Front {
     ///
     /// It minimises `alpha` times normalised cost plus `1 - alpha` times normalised makespan
     /// (equations 7 and 8; 0 selects the shortest, 1 the cheapest). Both are normalised over the
-    /// whole front, and 0 where all are equal. Of equals, the shorter plan.
+    /// whole front, and 0 where all are equal. Of equally good plans, it takes the shorter.
     ///
     /// # Errors
     /// No plan satisfies the constraint: returns the one with the least violation, if there is any
@@ -141,14 +153,14 @@ impl Front {
         if let Some(best) = allowed.min_by(|a, b| value(a).total_cmp(&value(b))) {
             return Ok(best);
         }
-        let misses = |point: &&PlanPoint| constraint.misses(&point.objectives);
-        Err(self.points.iter().rev().min_by(|a, b| misses(a).total_cmp(&misses(b))))
+        let violation = |point: &&PlanPoint| constraint.violation(&point.objectives);
+        Err(self.points.iter().rev().min_by(|a, b| violation(a).total_cmp(&violation(b))))
     }
 
     /// Number of these plans in the merged front of several fronts (the paper's third figure counts
     /// them by scheduler).
-    pub fn survivors<'a>(&self, all: impl IntoIterator<Item = &'a Front>) -> usize {
-        let others: Vec<&Front> = all.into_iter().collect();
+    pub fn survivors<'a>(&self, all: impl IntoIterator<Item = &'a ParetoFront>) -> usize {
+        let others: Vec<&ParetoFront> = all.into_iter().collect();
         let beaten = |point: &PlanPoint| {
             others.iter().any(|front| {
                 front.points.iter().any(|other| other.objectives.dominates(&point.objectives))
@@ -160,7 +172,7 @@ impl Front {
 
 /// Hypervolume of a front: the area that it dominates up to a reference point, as a fraction of the
 /// reference's area. It is 0 for an empty front, and 1 for a plan without cost and time.
-pub fn hypervolume(front: &Front, reference: Objectives) -> f64 {
+pub fn hypervolume(front: &ParetoFront, reference: Objectives) -> f64 {
     let (cost, length) = (reference.cost, seconds(reference.makespan));
     let mut area = 0.0;
     let mut above = length;

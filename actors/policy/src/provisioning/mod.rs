@@ -13,7 +13,8 @@
 //! - [`search`]: the sets of slots that are not dominated, by the paper's genetic search or the
 //!   pruned one. [`enumerate`] gives the exact front of small instances.
 //! - [`Terms`]: prices of a site's slots, and limits of its grants.
-//! - [`Front`]: the Pareto front of these sets, and the choice by trade-off, deadline or budget.
+//! - [`ParetoFront`]: the Pareto front of these sets, and the choice by trade-off, deadline or
+//!   budget.
 //!
 //! Decisions where the paper is silent:
 //! - Times are whole microseconds, so that equal ends compare equal.
@@ -37,7 +38,7 @@ mod table;
 mod terms;
 
 pub use self::dag::{Dag, DagError, DagTask, Edge, Runtime, SiteLinks};
-pub use self::front::{Constraint, Front, Objectives, PlanPoint, hypervolume};
+pub use self::front::{Constraint, Objectives, ParetoFront, PlanPoint, hypervolume};
 pub use self::list::{
     ListScheduler, Method, Schedule, ScheduleResult, SlotPart, TaskPlan, UnplacedTask,
 };

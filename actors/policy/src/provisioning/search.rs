@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use springtide_base::random::SplitMix;
 
-use super::front::{Front, Objectives};
+use super::front::{Objectives, ParetoFront};
 use super::list::{ListScheduler, ScheduleResult};
 use super::seconds;
 use super::slot::{Slot, SlotSet};
@@ -67,7 +67,7 @@ impl Search {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SearchResult {
     /// The Pareto front of the plans.
-    pub front: Front,
+    pub front: ParetoFront,
     /// Number of evaluated sets.
     pub evaluations: usize,
     /// Number of feasible sets among them.

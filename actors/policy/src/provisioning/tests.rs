@@ -140,7 +140,7 @@ fn a_horizon_is_a_whole_day_after_the_last_end() {
 
 #[test]
 fn a_trade_off_is_normalised_over_the_front() {
-    let mut front = Front::default();
+    let mut front = ParetoFront::default();
     let plan = SlotSet::none(4);
     let is = |cost, makespan| Objectives { cost, makespan: makespan * SECOND };
     assert_eq!(front.choose(0.5, &Constraint::default()), Err(None));
@@ -359,7 +359,7 @@ proptest! {
     fn a_front_contains_the_plans_that_are_not_dominated(
         points in proptest::collection::vec((0u32..12, 0u64..12), 0..40),
     ) {
-        let mut front = Front::default();
+        let mut front = ParetoFront::default();
         let is = |&(cost, makespan): &(u32, u64)| Objectives { cost: f64::from(cost), makespan };
         for point in &points {
             front.insert(is(point), &SlotSet::none(1));

@@ -10,7 +10,7 @@ pub use springtide_config::JobKind as Kind;
 
 use springtide_work::work::ArrayTask;
 
-use crate::policy::malleability::{Component, NodeNeeds, Placement};
+use crate::policy::malleability::{Component, NodeNeeds, PlacementPolicy};
 use crate::policy::provisioning::{NEVER, Time, from_duration};
 use crate::reservation::ReservationId;
 
@@ -36,7 +36,7 @@ pub struct JobRequirements {
     /// Whether the job's size can change.
     pub kind: Kind,
     /// Placement policy of the job.
-    pub placement: Placement,
+    pub placement: PlacementPolicy,
     /// Components of the job, at least one.
     pub components: Vec<Component>,
     /// Greatest number of processors of each component, at least its start. For rigid jobs, its
@@ -83,8 +83,8 @@ impl JobRequirements {
     /// Creates requirements of one component that may run in any cluster.
     pub fn one(kind: Kind, min: u32, start: u32, most: u32) -> Self {
         let (clusters, files) = (BTreeSet::new(), Vec::new());
-        let components = vec![Component { min, start, clusters, files }];
-        let placement = Placement::default();
+        let components = vec![Component { min, max_at_start: start, clusters, files }];
+        let placement = PlacementPolicy::default();
         let most = vec![most];
         Self {
             kind,
@@ -112,7 +112,7 @@ impl JobRequirements {
 
     /// Whether the capacities differ from other jobs', because of a reservation, a time limit or
     /// needs for each node.
-    pub fn has_own_rooms(&self) -> bool {
+    pub fn has_own_capacities(&self) -> bool {
         self.reservation.is_some() || self.time_ms.is_some() || !self.node.is_met_by_all()
     }
 
@@ -130,8 +130,8 @@ impl JobRequirements {
             return Err(format!("the job has {parts} components, more than {COMPONENTS_MAX}"));
         }
         for (i, (one, most)) in self.components.iter().zip(&self.max).enumerate() {
-            if one.min == 0 || one.min > one.start || one.start > *most {
-                let (min, start) = (one.min, one.start);
+            if one.min == 0 || one.min > one.max_at_start || one.max_at_start > *most {
+                let (min, start) = (one.min, one.max_at_start);
                 return Err(format!(
                     "component {} has min {min}, start {start} and most {most}: each must be at \
                      least the one before, and the first at least 1",
@@ -180,7 +180,7 @@ impl JobRequirements {
 
     /// The components at their minimum sizes.
     pub fn least_components(&self) -> Vec<Component> {
-        let at_least = |one: &Component| Component { start: one.min, ..one.clone() };
+        let at_least = |one: &Component| Component { max_at_start: one.min, ..one.clone() };
         self.components.iter().map(at_least).collect()
     }
 

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::JobRequirements;
 use super::event::GrowthRequest;
 use crate::audit::{Shortfall, subtract};
-use crate::policy::malleability::{Benefit, Direction, FreeHost, Placement, PlacementPlan};
+use crate::policy::malleability::{Benefit, Direction, FreeHost, PlacementPlan, PlacementPolicy};
 use crate::policy::provisioning::Time;
 
 /// Capacity and use of a cluster.
@@ -252,8 +252,8 @@ impl JobAccount {
 
     /// The same without the owner's limit.
     fn needs(&self, cluster: &ClusterId) -> (u32, u32) {
-        let as_one =
-            self.need.spreads || self.need.placement == Placement::FlexibleClusterMinimisation;
+        let as_one = self.need.spreads
+            || self.need.placement == PlacementPolicy::FlexibleClusterMinimisation;
         if !as_one {
             return self.bounds.get(cluster).copied().unwrap_or_default();
         }

@@ -84,8 +84,8 @@ pub(super) struct StartPlan {
 
 impl StartPlan {
     /// Reduces capacities to those that delay no reservation if used from now on until the end.
-    pub fn limit(&self, ground: &mut CapacitySnapshot, end: Time) {
-        for (cluster, room) in &mut ground.rooms {
+    pub fn limit(&self, snapshot: &mut CapacitySnapshot, end: Time) {
+        for (cluster, room) in &mut snapshot.clusters {
             let free = self.tables.get(cluster).map_or(0, |table| table.free(self.now, end));
             room.idle = room.idle.min(free);
         }
@@ -159,7 +159,7 @@ impl StartPlan {
         need: &JobRequirements,
         duration: Time,
         kept: Option<Time>,
-        ground: &CapacitySnapshot,
+        snapshot: &CapacitySnapshot,
     ) {
         let ends = self.tables.values().flat_map(|table| table.bookings().values());
         let mut times: BTreeSet<Time> =
@@ -168,8 +168,8 @@ impl StartPlan {
         let components = need.least_components();
         for start in times.into_iter().filter(|&time| time >= self.now && time < NEVER) {
             let end = start.saturating_add(duration).min(NEVER);
-            let mut then = ground.clone();
-            for (cluster, room) in &mut then.rooms {
+            let mut then = snapshot.clone();
+            for (cluster, room) in &mut then.clusters {
                 room.idle = self.tables.get(cluster).map_or(0, |table| table.free(start, end));
             }
             if let Ok(placed) = place(need.placement, &components, &then) {

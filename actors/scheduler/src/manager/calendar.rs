@@ -280,7 +280,7 @@ impl Manager {
         table
     }
 
-    fn ground(&self) -> BTreeMap<ClusterId, ReservableSite> {
+    fn reservable_sites(&self) -> BTreeMap<ClusterId, ReservableSite> {
         let site = |cluster: &ClusterId| {
             let terms = self.terms(cluster);
             (cluster.clone(), ReservableSite { table: self.table(cluster), terms })
@@ -338,23 +338,23 @@ impl Manager {
     }
 
     /// Adjusts the capacities for a job with a time limit, a reservation, or needs for each node.
-    pub(super) fn adjust_rooms(
+    pub(super) fn adjust_capacities(
         &self,
         need: &JobRequirements,
-        rooms: &mut BTreeMap<ClusterId, ClusterCapacity>,
+        clusters: &mut BTreeMap<ClusterId, ClusterCapacity>,
     ) {
-        if !need.has_own_rooms() {
+        if !need.has_own_capacities() {
             return;
         }
-        for (cluster, room) in rooms {
+        for (cluster, room) in clusters {
             room.idle = self.available(cluster, Some(need));
             let known = self.clusters.get(cluster);
             let is_known = |known: &&ClusterUsage| !known.whole_hosts.is_empty();
             if let Some(known) = known.filter(is_known).filter(|_| !need.node.is_met_by_all()) {
-                let could_have = placeable(&known.whole_hosts, &need.node);
+                let size_max = placeable(&known.whole_hosts, &need.node);
                 room.idle = room.idle.min(placeable(&known.free_hosts, &need.node));
-                room.size = room.size.min(could_have);
-                room.nominal_size = room.nominal_size.min(could_have);
+                room.size = room.size.min(size_max);
+                room.nominal_size = room.nominal_size.min(size_max);
             }
             if let Some(id) = need.reservation {
                 room.closed = match self.reservations().get(&id) {
@@ -437,9 +437,9 @@ impl Manager {
 
     /// Prepares a reservation; see [`ReservationLedger::prepare`].
     pub fn prepare(&mut self, ask: &ReservationRequest) -> Result<Reservation, ReservationRefusal> {
-        let ground = self.ground();
+        let reservable_sites = self.reservable_sites();
         self.settled.0 = None;
-        let one = self.calendar.ledger.prepare(ask, &ground, self.now)?.clone();
+        let one = self.calendar.ledger.prepare(ask, &reservable_sites, self.now)?.clone();
         self.calendar.rebuild();
         Ok(one)
     }
@@ -451,8 +451,9 @@ impl Manager {
         token: u64,
         changes: &mut Vec<LedgerChange>,
     ) -> Result<Reservation, ReservationRefusal> {
-        let ground = self.ground();
-        let answer = self.calendar.ledger.commit(id, token, &ground, self.now, changes).cloned();
+        let reservable_sites = self.reservable_sites();
+        let answer =
+            self.calendar.ledger.commit(id, token, &reservable_sites, self.now, changes).cloned();
         self.calendar.rebuild();
         answer
     }

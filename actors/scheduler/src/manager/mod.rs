@@ -53,8 +53,8 @@ use self::settled::SettledClusters;
 use self::waiting::{WaitingNeed, WaitingQueue};
 use crate::audit::Auditor;
 use crate::policy::malleability::{
-    Benefit, CapacitySnapshot, ClusterCapacity, Direction, FreeHost, GrowthLimits, MalleableJob,
-    PlacementError, PlacementPlan, Policy, Replica, Round, place,
+    Benefit, CapacitySnapshot, ClusterCapacity, Direction, FileReplicas, FreeHost, GrowthLimits,
+    MalleableJob, PlacementError, PlacementPlan, Policy, Round, place,
 };
 use crate::policy::provisioning::{Terms, Time};
 use crate::reservation::StepTimeouts;
@@ -210,7 +210,7 @@ pub struct Manager {
     origin: Instant,
     clusters: BTreeMap<ClusterId, ClusterUsage>,
     /// Replicas and links. The capacities in it are computed for each decision.
-    ground: CapacitySnapshot,
+    snapshot: CapacitySnapshot,
     jobs: BTreeMap<JobId, JobAccount>,
     queue: WaitingQueue,
     /// The jobs that do not wait in the queue. Thousands may wait, and most events concern none of
@@ -269,7 +269,7 @@ impl Manager {
             settings,
             origin: now,
             clusters: clusters.into_iter().map(|cluster| (cluster, unpolled())).collect(),
-            ground: CapacitySnapshot { links, without_files, ..CapacitySnapshot::default() },
+            snapshot: CapacitySnapshot { links, without_files, ..CapacitySnapshot::default() },
             jobs: BTreeMap::new(),
             queue: WaitingQueue::default(),
             active: BTreeSet::new(),
@@ -335,11 +335,11 @@ impl Manager {
                 self.clusters.entry(cluster).or_default().limited = reason;
             }
             ManagerEvent::Replicas { file, bytes, clusters, differs } => {
-                self.ground.files.insert(file, Replica { bytes, clusters, differs });
+                self.snapshot.files.insert(file, FileReplicas { bytes, clusters, differs });
                 self.dirty = true;
             }
             ManagerEvent::LinkMeasured { from, to, rate } => {
-                self.ground.links.insert((from, to), rate);
+                self.snapshot.links.insert((from, to), rate);
             }
             ManagerEvent::Submit { job, need } => self.submit(job, *need, now, &mut out),
             ManagerEvent::SubmitAll(all) => {
@@ -468,10 +468,10 @@ impl Manager {
     /// # Errors
     /// [`PlacementError`].
     pub fn plan(&self, need: &JobRequirements) -> Result<PlacementPlan, PlacementError> {
-        let mut ground = self.capacities_now();
-        self.adjust_rooms(need, &mut ground.rooms);
-        let placed = place(need.placement, &need.components, &ground);
-        placed.map_err(|no| no.because_of(&need.node))
+        let mut snapshot = self.capacities_now();
+        self.adjust_capacities(need, &mut snapshot.clusters);
+        let placed = place(need.placement, &need.components, &snapshot);
+        placed.map_err(|no| no.explain_by_node_needs(&need.node))
     }
 
     /// Returns the public state of a job, if the job is known.
@@ -670,8 +670,8 @@ impl Manager {
             let idle = self.available(cluster, None);
             (cluster.clone(), ClusterCapacity { size, nominal_size: whole, idle, closed })
         };
-        let rooms = self.clusters.iter().map(room).collect();
-        CapacitySnapshot { rooms, ..self.ground.clone() }
+        let clusters = self.clusters.iter().map(room).collect();
+        CapacitySnapshot { clusters, ..self.snapshot.clone() }
     }
 
     fn account(

@@ -19,8 +19,8 @@ use super::waiting::{Candidates, Place, WaitingNeed};
 use super::{Approach, Manager};
 use super::{JobRequirements, Kind};
 use crate::policy::malleability::{
-    CapacitySnapshot, ClusterCapacity, Component, Direction, MalleableJob, Placement,
-    PlacementError, PlacementPlan, PlacementTransfer, place,
+    CapacitySnapshot, ClusterCapacity, Component, Direction, MalleableJob, PlacementError,
+    PlacementPlan, PlacementPolicy, PlacementTransfer, place,
 };
 use crate::policy::provisioning::{NEVER, Time};
 
@@ -58,7 +58,7 @@ struct SnapshotCapacities {
 
 /// What the result of a scan depends on, apart from the waiting jobs.
 struct ScanInputs {
-    ground: CapacitySnapshot,
+    snapshot: CapacitySnapshot,
     /// Processors that are kept for one job.
     kept: Option<(ReservedFor, BTreeMap<ClusterId, u32>)>,
 }
@@ -102,14 +102,14 @@ impl fmt::Display for ReservedFor {
 }
 
 /// Capacities without the processors of the reservation.
-fn without(ground: &CapacitySnapshot, head_reservation: &HeadReservation) -> CapacitySnapshot {
-    let mut ground = ground.clone();
+fn without(snapshot: &CapacitySnapshot, head_reservation: &HeadReservation) -> CapacitySnapshot {
+    let mut snapshot = snapshot.clone();
     for (cluster, kept) in &head_reservation.need {
-        if let Some(room) = ground.rooms.get_mut(cluster) {
+        if let Some(room) = snapshot.clusters.get_mut(cluster) {
             room.idle = room.idle.saturating_sub(*kept);
         }
     }
-    ground
+    snapshot
 }
 
 impl Manager {
@@ -157,16 +157,16 @@ impl Manager {
             self.next_scan = None;
             return false;
         }
-        let mut ground = self.capacities_now();
-        if !was_dirty && !self.is_start_due() && self.repeats_scan(&ground) {
+        let mut snapshot = self.capacities_now();
+        if !was_dirty && !self.is_start_due() && self.repeats_scan(&snapshot) {
             if regular {
                 self.leave_out_scans(now, 1);
             }
             return false;
         }
-        let inputs = ground.clone();
+        let inputs = snapshot.clone();
         let (mut has_changed, mut has_own) = (false, false);
-        let mut summary = CapacitySummary::at(&ground);
+        let mut summary = CapacitySummary::at(&snapshot);
         let whole = self.settings.approach == Approach::Waiting && self.head_reservation.is_none();
         let mut head = None;
         let mut arrays = self.array_usage();
@@ -217,28 +217,28 @@ impl Manager {
                 continue;
             }
             let own = job.need.reservation.is_some();
-            let has_own_rooms = self.has_own_rooms(&job.need);
-            has_own |= has_own_rooms;
+            let has_own_capacities = self.has_own_capacities(&job.need);
+            has_own |= has_own_capacities;
             let is_reserved = reserved == Some(id);
             if is_reserved {
                 reserved = None;
             }
             // An explanation costs more than this first test, so that it is made only for final
             // failures.
-            let cannot_fit_now = !has_own_rooms
+            let cannot_fit_now = !has_own_capacities
                 && summary.cannot_fit_now(&job.need)
-                && !summary.may_never_fit(&job.need, &ground);
+                && !summary.may_never_fit(&job.need, &snapshot);
             let kept = plan.as_mut().and_then(|plan| plan.withdraw(id));
             let exceeds = holdings.as_ref().and_then(|held| self.exceeded_limit(&job.need, held));
-            let is_plain = plan.is_some() && !has_own_rooms && !is_reserved;
+            let is_plain = plan.is_some() && !has_own_capacities && !is_reserved;
             let request = is_plain.then(|| self.request_of(&job.need)).flatten();
             if kept.is_some() {
                 vain = VainRequests::default(); // its former reservation may leave place for it
             }
             let is_vain = request.is_some_and(|request| vain.covers(request))
-                && !summary.may_never_fit(&job.need, &ground);
+                && !summary.may_never_fit(&job.need, &snapshot);
             let tried = (!cannot_fit_now && exceeds.is_none() && !is_vain)
-                .then(|| self.try_place(&job.need, is_reserved, &ground, plan.as_ref()));
+                .then(|| self.try_place(&job.need, is_reserved, &snapshot, plan.as_ref()));
             match tried {
                 Some(Ok(placed)) => {
                     let is_early = job.need.starts_early;
@@ -254,11 +254,11 @@ impl Manager {
                     }
                     if placed.transfers.is_empty() && !own {
                         for part in &placed.parts {
-                            if let Some(room) = ground.rooms.get_mut(&part.cluster) {
+                            if let Some(room) = snapshot.clusters.get_mut(&part.cluster) {
                                 room.idle = room.idle.saturating_sub(part.count);
                             }
                         }
-                        summary = CapacitySummary::at(&ground);
+                        summary = CapacitySummary::at(&snapshot);
                     }
                     if is_reserved {
                         self.head_reservation = None;
@@ -268,13 +268,13 @@ impl Manager {
                     self.placed(id, placed, now, out);
                     if own && is_early {
                         // It may have processors that are not reserved.
-                        ground = self.capacities_now();
-                        summary = CapacitySummary::at(&ground);
+                        snapshot = self.capacities_now();
+                        summary = CapacitySummary::at(&snapshot);
                     }
                     has_changed = true;
                     continue;
                 }
-                Some(Err(no)) if no.never => {
+                Some(Err(no)) if no.can_never_fit => {
                     self.forget(id);
                     out.push(ManagerAction::Fail { job: id, reason: no.to_string() });
                     has_changed = true;
@@ -290,7 +290,7 @@ impl Manager {
             }
             if let Some(plan) = plan.as_mut().filter(|plan| plan.takes_reservation()) {
                 let time = self.predicted_time(&job.need);
-                plan.reserve(id, &job.need, time, kept, &self.open_capacities(&ground));
+                plan.reserve(id, &job.need, time, kept, &self.open_capacities(&snapshot));
             }
             head.get_or_insert(id);
             if is_reserved {
@@ -316,10 +316,10 @@ impl Manager {
             self.next_scan = (!self.queue.is_empty()).then(|| now + self.settings.scan_interval);
         }
         if let Some(head) = head.filter(|_| whole) {
-            self.reserve_for_start(head, &ground);
+            self.reserve_for_start(head, &snapshot);
         }
         let repeats = !has_changed && !has_own && self.settings.max_tries.is_none();
-        let inputs = repeats.then(|| ScanInputs { ground: inputs, kept: self.kept_for() });
+        let inputs = repeats.then(|| ScanInputs { snapshot: inputs, kept: self.kept_for() });
         self.last_scan = LastScan(inputs);
         true
     }
@@ -347,19 +347,19 @@ impl Manager {
     }
 
     /// Whether the capacities for a job differ from those for others.
-    fn has_own_rooms(&self, need: &JobRequirements) -> bool {
+    fn has_own_capacities(&self, need: &JobRequirements) -> bool {
         need.reservation.is_some()
             || !need.node.is_met_by_all()
-            || need.has_own_rooms() && self.has_reservations()
+            || need.has_own_capacities() && self.has_reservations()
     }
 
     /// The capacities without closures for a time: waiting jobs may start there later.
-    fn open_capacities(&self, ground: &CapacitySnapshot) -> CapacitySnapshot {
-        let mut ground = ground.clone();
-        for (cluster, room) in &mut ground.rooms {
+    fn open_capacities(&self, snapshot: &CapacitySnapshot) -> CapacitySnapshot {
+        let mut snapshot = snapshot.clone();
+        for (cluster, room) in &mut snapshot.clusters {
             room.closed = self.clusters.get(cluster).and_then(|known| known.closed.clone());
         }
-        ground
+        snapshot
     }
 
     fn kept_for(&self) -> Option<(ReservedFor, BTreeMap<ClusterId, u32>)> {
@@ -367,9 +367,9 @@ impl Manager {
     }
 
     /// Whether a scan with these capacities would find no place, like the last one.
-    fn repeats_scan(&self, ground: &CapacitySnapshot) -> bool {
+    fn repeats_scan(&self, snapshot: &CapacitySnapshot) -> bool {
         let last = self.last_scan.0.as_ref();
-        last.is_some_and(|last| last.ground == *ground && last.kept == self.kept_for())
+        last.is_some_and(|last| last.snapshot == *snapshot && last.kept == self.kept_for())
     }
 
     /// Counts regular scans that would find no place as tries of all waiting jobs, but for the one
@@ -401,28 +401,28 @@ impl Manager {
         &self,
         need: &JobRequirements,
         is_reserved: bool,
-        ground: &CapacitySnapshot,
+        snapshot: &CapacitySnapshot,
         plan: Option<&StartPlan>,
     ) -> Result<PlacementPlan, PlacementError> {
         let delays_others = !is_reserved && need.reservation.is_none();
         let head_reservation = self.head_reservation.as_ref().filter(|_| delays_others);
         let plan = plan.filter(|plan| plan.has_reservations() && delays_others);
-        if head_reservation.is_none() && plan.is_none() && !self.has_own_rooms(need) {
-            return place(need.placement, &need.components, ground);
+        if head_reservation.is_none() && plan.is_none() && !self.has_own_capacities(need) {
+            return place(need.placement, &need.components, snapshot);
         }
-        let mut ground = ground.clone();
-        self.adjust_rooms(need, &mut ground.rooms);
+        let mut snapshot = snapshot.clone();
+        self.adjust_capacities(need, &mut snapshot.clusters);
         if let Some(plan) = plan {
             let end = self.now.saturating_add(self.predicted_time(need)).min(NEVER);
-            plan.limit(&mut ground, end);
+            plan.limit(&mut snapshot, end);
         }
         let placed = match head_reservation {
             Some(head_reservation) => {
-                place(need.placement, &need.components, &without(&ground, head_reservation))
+                place(need.placement, &need.components, &without(&snapshot, head_reservation))
             }
-            None => place(need.placement, &need.components, &ground),
+            None => place(need.placement, &need.components, &snapshot),
         };
-        placed.map_err(|no| no.because_of(&need.node))
+        placed.map_err(|no| no.explain_by_node_needs(&need.node))
     }
 
     fn snapshot_now(&self) -> SnapshotCapacities {
@@ -455,11 +455,11 @@ impl Manager {
         if let Some(exceeded) = holdings.as_ref().and_then(exceeds) {
             return exceeded;
         }
-        let ground = others.as_ref().filter(|_| !is_reserved).unwrap_or(all);
-        let tried = if self.has_own_rooms(&job.need) {
+        let capacities = others.as_ref().filter(|_| !is_reserved).unwrap_or(all);
+        let tried = if self.has_own_capacities(&job.need) {
             self.try_place(&job.need, is_reserved, all, None)
         } else {
-            place(job.need.placement, &job.need.components, ground)
+            place(job.need.placement, &job.need.components, capacities)
         };
         let plan = self.explain_plan(id);
         let limits: Vec<&str> =
@@ -525,7 +525,7 @@ impl Manager {
         let AllocationStage::Placed { placed, claim_at } = &mut job.stage else { return };
         *claim_at = Some(now);
         for PlacementTransfer { file, to, .. } in &placed.transfers {
-            if let Some(replica) = self.ground.files.get_mut(file) {
+            if let Some(replica) = self.snapshot.files.get_mut(file) {
                 replica.clusters.insert(to.clone());
             }
         }
@@ -690,10 +690,10 @@ impl Manager {
 
     /// Keeps processors for the queue's first job, if it fits after running jobs shrink to their
     /// minimum.
-    fn reserve_for_start(&mut self, id: JobId, ground: &CapacitySnapshot) {
+    fn reserve_for_start(&mut self, id: JobId, snapshot: &CapacitySnapshot) {
         let Some(job) = self.jobs.get(&id) else { return };
-        let mut could = ground.clone();
-        for (cluster, room) in &mut could.rooms {
+        let mut could = snapshot.clone();
+        for (cluster, room) in &mut could.clusters {
             let more = self.under_release(cluster) + self.reclaimable(cluster, None);
             // Released processors may be reserved for later.
             room.idle = room.idle.saturating_add(more).min(self.available_with(
@@ -954,10 +954,11 @@ struct CapacitySummary {
 }
 
 impl CapacitySummary {
-    fn at(ground: &CapacitySnapshot) -> Self {
-        let open =
-            || ground.rooms.values().filter(|room| room.closed.is_none()).map(|room| room.idle);
-        let sizes = || ground.rooms.values().map(ClusterCapacity::could_have);
+    fn at(snapshot: &CapacitySnapshot) -> Self {
+        let open = || {
+            snapshot.clusters.values().filter(|room| room.closed.is_none()).map(|room| room.idle)
+        };
+        let sizes = || snapshot.clusters.values().map(ClusterCapacity::size_max);
         Self {
             most_idle: open().max().unwrap_or(0),
             all_idle: open().map(u64::from).sum(),
@@ -969,23 +970,23 @@ impl CapacitySummary {
     /// Whether a job certainly finds no place now.
     fn cannot_fit_now(&self, need: &JobRequirements) -> bool {
         match need.placement {
-            Placement::FlexibleClusterMinimisation => self.all_idle < u64::from(need.least()),
+            PlacementPolicy::FlexibleClusterMinimisation => self.all_idle < u64::from(need.least()),
             _ => need.components.iter().any(|one| one.min > self.most_idle),
         }
     }
 
     /// Whether a job may never find a place.
-    fn may_never_fit(&self, need: &JobRequirements, ground: &CapacitySnapshot) -> bool {
+    fn may_never_fit(&self, need: &JobRequirements, snapshot: &CapacitySnapshot) -> bool {
         let named = |one: &Component| {
-            let rooms = one.clusters.iter().filter_map(|cluster| ground.rooms.get(cluster));
-            rooms.map(ClusterCapacity::could_have).max().unwrap_or(0)
+            let clusters = one.clusters.iter().filter_map(|cluster| snapshot.clusters.get(cluster));
+            clusters.map(ClusterCapacity::size_max).max().unwrap_or(0)
         };
         let too_small = |one: &Component| {
             let largest = if one.clusters.is_empty() { self.most_size } else { named(one) };
             u64::from(one.min) > largest
         };
         match need.placement {
-            Placement::FlexibleClusterMinimisation => {
+            PlacementPolicy::FlexibleClusterMinimisation => {
                 let any_named = need.components.iter().any(|one| !one.clusters.is_empty());
                 any_named || self.all_sizes < u64::from(need.least())
             }

@@ -1,7 +1,7 @@
 mod reserved;
 
 use super::*;
-use crate::policy::malleability::{Component, Placement};
+use crate::policy::malleability::{Component, PlacementPolicy};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -429,7 +429,7 @@ fn processors_are_claimed_shortly_before_the_files_arrive() {
     scene.tell(ManagerEvent::Replicas { file: file.clone(), bytes: 2000, clusters, differs: None });
     scene.tell(ManagerEvent::LinkMeasured { from: "b".into(), to: "a".into(), rate: 100.0 });
     let mut need = JobRequirements::one(Kind::Rigid, 3, 3, 3);
-    need.placement = Placement::CloseToFiles;
+    need.placement = PlacementPolicy::CloseToFiles;
     need.components[0].files = vec![file];
     let out = scene.submit(1, need.clone());
     assert!(matches!(&out[..], [ManagerAction::TransferFiles { .. }]), "{out:?}");
@@ -576,12 +576,12 @@ fn job_in_several_clusters_grows_and_shrinks_in_each() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 6), ("b", 6)]);
     let one = |cluster: &str| Component {
         min: 2,
-        start: 3,
+        max_at_start: 3,
         clusters: [ClusterId::from(cluster)].into(),
         files: vec![],
     };
     let components = vec![one("a"), one("b")];
-    let placement = Placement::ClusterMinimisation;
+    let placement = PlacementPolicy::ClusterMinimisation;
     let need = JobRequirements {
         placement,
         components,

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use springtide_base::id::JobId;
 
 use super::JobRequirements;
-use crate::policy::malleability::Placement;
+use crate::policy::malleability::PlacementPolicy;
 
 /// Position of a job in the queue. Positions are not consecutive.
 pub(super) type Place = i64;
@@ -35,7 +35,7 @@ impl WaitingNeed {
             [one]
                 if one.clusters.is_empty()
                     && !is_limited
-                    && need.placement != Placement::FlexibleClusterMinimisation =>
+                    && need.placement != PlacementPolicy::FlexibleClusterMinimisation =>
             {
                 Self::Processors(one.min)
             }

@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 use springtide_actors::policy::provisioning::{
-    Budget, Constraint, Dag, Front, ListScheduler, Method, Objectives, SECOND, Search,
+    Budget, Constraint, Dag, ListScheduler, Method, Objectives, ParetoFront, SECOND, Search,
     SearchResult, SiteLinks, Slot, hypervolume, search, seconds,
 };
 
@@ -123,7 +123,7 @@ pub fn compare_searches(ways: &[SearchConfig], seeds: &[u64]) -> Vec<Vec<SearchO
 
 /// Compares the searches of one draw.
 pub fn rivals(found: Vec<(String, SearchResult)>) -> Vec<SearchOutcome> {
-    let fronts: Vec<&Front> = found.iter().map(|(_, found)| &found.front).collect();
+    let fronts: Vec<&ParetoFront> = found.iter().map(|(_, found)| &found.front).collect();
     let rival = |(name, of): &(String, SearchResult)| SearchOutcome {
         name: name.clone(),
         evaluations: of.evaluations,
@@ -178,7 +178,7 @@ pub fn standings(draws: &[Vec<SearchOutcome>]) -> Vec<SearchRanking> {
 }
 
 /// The plan that each trade-off chooses of a front.
-pub fn sweep(front: &Front, alphas: &[f64]) -> Vec<(f64, PlanValue)> {
+pub fn sweep(front: &ParetoFront, alphas: &[f64]) -> Vec<(f64, PlanValue)> {
     let take = |&alpha: &f64| {
         let point = front.choose(alpha, &Constraint::default()).ok()?;
         Some((alpha, point.objectives.into()))

@@ -20,7 +20,7 @@ pub mod swf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use springtide_actors::policy::malleability::Placement;
+use springtide_actors::policy::malleability::PlacementPolicy;
 use springtide_actors::scheduler::manager::{Kind, ManagerSettings};
 use springtide_runtime::id::ClusterId;
 
@@ -116,7 +116,7 @@ pub struct Workload {
     /// The jobs, in order of their arrival.
     pub jobs: Vec<Arrival>,
     /// The policy that chooses clusters for jobs.
-    pub placement: Placement,
+    pub placement: PlacementPolicy,
     /// The settings of the malleability manager.
     pub settings: ManagerSettings,
     /// The durations of changes.

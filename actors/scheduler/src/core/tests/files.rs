@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::files::{FetchResult, FileEntry, FilesReport};
 use crate::manager::{JobRequirements, Kind};
-use crate::policy::malleability::Placement;
+use crate::policy::malleability::PlacementPolicy;
 
 pub(super) fn entry(name: &str, bytes: u64) -> FileEntry {
     FileEntry { name: name.to_owned(), bytes, sum: format!("{bytes:064}") }
@@ -14,7 +14,7 @@ pub(super) fn entry(name: &str, bytes: u64) -> FileEntry {
 /// A rigid job of `count` processors that reads these files.
 pub(super) fn reads(count: u32, files: &[&str]) -> Submit {
     let mut need = JobRequirements::one(Kind::Rigid, count, count, count);
-    need.placement = Placement::CloseToFiles;
+    need.placement = PlacementPolicy::CloseToFiles;
     need.components[0].files = files.iter().map(|&file| file.to_owned()).collect();
     Submit { need: Some(need), ..submit(None, OURS, None) }
 }

@@ -129,7 +129,7 @@ fn needs_of_nodes_decide_where_a_job_fits() {
 fn a_malleable_jobs_first_node_is_as_small_as_the_job_may_be() {
     let mut grid = CoreTestGrid::on_hosts(&[8]);
     let mut submit = needs(Kind::Malleable, 2, 8);
-    submit.need.as_mut().expect("it is managed").components[0].start = 6;
+    submit.need.as_mut().expect("it is managed").components[0].max_at_start = 6;
     assert_eq!(grid.submit(submit), ["hold vu [vu-01, vu-02]"]);
     let sizes = ["vu-01", "vu-02"].map(|node| grid.share(node).processors.len());
     assert_eq!(sizes, [2, 4]);
