@@ -2,11 +2,11 @@
 //! yt) can read.
 //!
 //! This module writes SnapFormat 1 with single precision, which all packages accept. In double
-//! precision yt 4.4 reads velocities and masses at wrong offsets; `.npy` keeps every bit. It reads
-//! formats 1 and 2, in either precision. The first population is type 1 (halo), the second type 2
-//! (disk). Units are the run's own, with G = 1, and the header's time is that of the run. Source of
-//! the format: V. Springel, User guide for GADGET-2 (2005), section 6. This module does not depend
-//! on options.
+//! precision yt 4.4 reads velocities and masses at wrong offsets; `.npy` keeps every bit. This
+//! module reads formats 1 and 2, in either precision. The first population is type 1 (halo), the
+//! second type 2 (disk). Units are the run's own, with G = 1, and the header's time is that of the
+//! run. Source of the format: V. Springel, User guide for GADGET-2 (2005), section 6. This module
+//! does not depend on options.
 
 use crate::bodies::Bodies;
 use crate::read::{COLUMNS, FilePosition, Mistake, Reason, check, push, some};
@@ -18,7 +18,7 @@ const FIRST: usize = 1;
 const SECOND: usize = 2;
 
 /// The maximum number of bodies of a snapshot: lengths of blocks have 32 bits.
-pub const MOST_BODIES: usize = u32::MAX as usize / 12;
+pub const BODIES_MAX: usize = u32::MAX as usize / 12;
 
 /// A number is too large for single precision.
 #[derive(Debug, PartialEq, thiserror::Error)]
@@ -33,7 +33,7 @@ pub struct TooLarge {
     pub value: f64,
 }
 
-/// Encodes a snapshot in format 1 with single precision, of at most [`MOST_BODIES`] bodies.
+/// Encodes a snapshot in format 1 with single precision, of at most [`BODIES_MAX`] bodies.
 ///
 /// `time` counts from the start of the run.
 ///
@@ -93,7 +93,7 @@ pub fn write(bodies: &Bodies, time: f64) -> Result<Vec<u8>, TooLarge> {
 }
 
 /// Whether a file starts like a snapshot of this format.
-pub fn is_one(bytes: &[u8]) -> bool {
+pub fn is_snapshot(bytes: &[u8]) -> bool {
     matches!(bytes.first_chunk(), Some([0, 1, 0, 0])) || named(bytes)
 }
 
@@ -110,7 +110,7 @@ fn named(bytes: &[u8]) -> bool {
 /// The place and the reason of the first mistake.
 pub fn read(bytes: &[u8]) -> Result<Bodies, Mistake> {
     let whole = |reason| (FilePosition::Whole, reason);
-    if !is_one(bytes) {
+    if !is_snapshot(bytes) {
         return Err(whole(Reason::NotGadget));
     }
     let mut records = Records { bytes, at: 0, named: named(bytes) };

@@ -219,8 +219,7 @@ impl BarnesHut {
         if self.input.is_none() && self.loaded.is_none() && self.bodies == 0 {
             return Err(OptionError::NoBodies);
         }
-        if self.bodies > MOST_BODIES || self.loaded.as_ref().is_some_and(|b| b.len() > MOST_BODIES)
-        {
+        if self.bodies > BODIES_MAX || self.loaded.as_ref().is_some_and(|b| b.len() > BODIES_MAX) {
             return Err(OptionError::TooManyBodies);
         }
         if let Some(bodies) = &self.loaded {
@@ -234,7 +233,7 @@ impl BarnesHut {
         let count = self.loaded.as_ref().map_or(self.bodies, Bodies::len);
         if self.snapshot_every > 0
             && self.snapshot_format == SnapshotFormat::Gadget
-            && count > gadget::MOST_BODIES
+            && count > gadget::BODIES_MAX
         {
             return Err(OptionError::GadgetBodies);
         }
@@ -243,7 +242,7 @@ impl BarnesHut {
         if !(0.0..=LARGEST).contains(&softening) {
             return Err(OptionError::Softening(softening));
         }
-        if !(0.0..=MOST_THETA).contains(&self.theta) {
+        if !(0.0..=THETA_MAX).contains(&self.theta) {
             return Err(OptionError::Theta(self.theta));
         }
         if let Some(error) = self.force_error
@@ -270,7 +269,7 @@ impl BarnesHut {
         if self.max_rung > DEEPEST {
             return Err(OptionError::MaxRung(self.max_rung));
         }
-        if self.check_forces > 0 && !(1..=MOST_CHECKED).contains(&self.check_bodies) {
+        if self.check_forces > 0 && !(1..=CHECKED_MAX).contains(&self.check_bodies) {
             return Err(OptionError::CheckBodies(self.check_bodies));
         }
         for (option, value) in
@@ -286,7 +285,7 @@ impl BarnesHut {
         if let Some(width) = self.picture_width {
             positive("--picture-width", width)?;
         }
-        if !(1..=MOST_PIXELS).contains(&self.picture_size) {
+        if !(1..=PIXELS_MAX).contains(&self.picture_size) {
             return Err(OptionError::PictureSize(self.picture_size));
         }
         Ok(())
@@ -299,14 +298,14 @@ impl BarnesHut {
 }
 
 /// Indices of bodies have 32 bits, also on the wire; a step's forces on this many are 16 GiB.
-const MOST_BODIES: usize = 1 << 30;
+const BODIES_MAX: usize = 1 << 30;
 /// At 2 a cell may be as near as half its size: larger textbook angles make no sense.
-const MOST_THETA: f64 = 2.0;
+const THETA_MAX: f64 = 2.0;
 /// The smallest error that single precision can give, with a margin.
 const FINEST_FORCES: f64 = 1e-5;
-const MOST_PIXELS: u32 = 16_384;
+const PIXELS_MAX: u32 = 16_384;
 /// The sums of this number of bodies are a few MB at the root.
-const MOST_CHECKED: u32 = 100_000;
+const CHECKED_MAX: u32 = 100_000;
 
 /// An option has an invalid value.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
@@ -322,13 +321,13 @@ pub enum OptionError {
     Body(usize),
     /// There are more bodies than indices.
     #[error(
-        "more than {MOST_BODIES} bodies are not supported; choose a smaller --bodies or --input"
+        "more than {BODIES_MAX} bodies are not supported; choose a smaller --bodies or --input"
     )]
     TooManyBodies,
     /// A block of a snapshot would be too long for its length field.
     #[error(
         "a Gadget snapshot takes at most {} bodies; choose --snapshot-format npy",
-        gadget::MOST_BODIES
+        gadget::BODIES_MAX
     )]
     GadgetBodies,
     /// A quantity must be above zero.
@@ -346,7 +345,7 @@ pub enum OptionError {
     #[error("--softening is {0}; it must be a length of 0 to 1e100")]
     Softening(f64),
     /// The opening angle is out of range.
-    #[error("--theta is {0}; it must lie within 0 (exact sum over all pairs) and {MOST_THETA}")]
+    #[error("--theta is {0}; it must lie within 0 (exact sum over all pairs) and {THETA_MAX}")]
     Theta(f64),
     /// The wanted error is out of range.
     #[error("--force-error is {0}; it must lie within {FINEST_FORCES} and 1")]
@@ -376,10 +375,10 @@ pub enum OptionError {
     #[error("--max-rung is {0}; it must be at most {DEEPEST}")]
     MaxRung(u32),
     /// The size of the sample is out of range.
-    #[error("--check-bodies is {0}; it must lie within 1 and {MOST_CHECKED}")]
+    #[error("--check-bodies is {0}; it must lie within 1 and {CHECKED_MAX}")]
     CheckBodies(u32),
     /// The size of the picture is out of range.
-    #[error("--picture-size is {0}; it must lie within 1 and {MOST_PIXELS} pixels")]
+    #[error("--picture-size is {0}; it must lie within 1 and {PIXELS_MAX} pixels")]
     PictureSize(u32),
 }
 

@@ -180,7 +180,7 @@ pub fn file(path: &Path) -> Result<Bodies, FileError> {
         Some("csv") => csv(&bytes),
         Some("npy") => npy(&bytes),
         Some("gadget") => gadget::read(&bytes),
-        _ if gadget::is_one(&bytes) => gadget::read(&bytes),
+        _ if gadget::is_snapshot(&bytes) => gadget::read(&bytes),
         _ => Err((FilePosition::Whole, Reason::UnknownFormat)),
     };
     bodies.map_err(wrong)

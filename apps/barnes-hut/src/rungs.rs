@@ -5,10 +5,10 @@
 //! and G. Lake, arXiv:astro-ph/9710043, 1997; V. Springel, MNRAS 364, 1105, 2005, equation 34, with
 //! eta = sqrt(2 eta')).
 //!
-//! It is chosen at the end of each of the body's steps. A longer step is taken only if the clock is
-//! at a multiple of it. So all steps nest and end together with the base step. As is customary, the
-//! choice by the acceleration at the start of a step is not symmetric in time. So orbits drift,
-//! though much more slowly than by the errors of too long a base step.
+//! The rung is chosen at the end of each of the body's steps. A longer step is taken only if the
+//! clock is at a multiple of it. So all steps nest and end together with the base step. As is
+//! customary, the choice by the acceleration at the start of a step is not symmetric in time. So
+//! orbits drift, though much more slowly than by the errors of too long a base step.
 //!
 //! This module depends on neither velocities nor trees nor tasks.
 
@@ -72,7 +72,8 @@ impl Rungs {
         self.rung[body] = wanted as u8;
     }
 
-    /// Advances the clock to the next end of any body's step. Returns this part of the base step.
+    /// Advances the clock to the next end of any body's step. Returns the time
+    /// advanced, as a fraction of the base step.
     pub fn advance(&mut self) -> f64 {
         let deepest = self.rung.iter().max().copied().unwrap_or(0);
         let ticks = self.ticks(deepest.into());
@@ -86,7 +87,7 @@ impl Rungs {
         self.tick.is_multiple_of(self.ticks(self.rung[body].into()))
     }
 
-    /// This body's step as a part of the base step.
+    /// This body's step, as a fraction of the base step.
     pub fn part(&self, body: usize) -> f64 {
         1.0 / f64::from(1u32 << self.rung[body])
     }

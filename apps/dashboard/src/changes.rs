@@ -13,8 +13,8 @@ use springtide_runtime::id::{ClusterId, JobId, NodeId};
 pub enum ChangeSubject {
     /// A job has changed.
     Job,
-    /// A node has joined or left.
-    Member,
+    /// Nodes or clusters that joined, left or changed.
+    Capacity,
     /// A failure was detected.
     Failure,
 }
@@ -25,7 +25,7 @@ pub fn changes_between(before: &GridStatus, now: &GridStatus) -> Vec<(ChangeSubj
     // Thousands of jobs may wait.
     let former: BTreeMap<JobId, &JobStatus> =
         before.jobs.iter().map(|known| (known.job, known)).collect();
-    let left: BTreeSet<JobId> = now.jobs.iter().map(|job| job.job).collect();
+    let present: BTreeSet<JobId> = now.jobs.iter().map(|job| job.job).collect();
     for job in &now.jobs {
         let known = former.get(&job.job);
         if known.is_none_or(|known| known.state != job.state) {
@@ -53,7 +53,7 @@ pub fn changes_between(before: &GridStatus, now: &GridStatus) -> Vec<(ChangeSubj
         }
     }
     for job in &before.jobs {
-        if !left.contains(&job.job) {
+        if !present.contains(&job.job) {
             lines.push((ChangeSubject::Job, format!("{} ({}) is over", job.job, job.name)));
         }
     }
@@ -66,9 +66,9 @@ pub fn changes_between(before: &GridStatus, now: &GridStatus) -> Vec<(ChangeSubj
     };
     for (cluster, site) in &now.sites {
         let former = before.sites.get(cluster);
-        let (was, is) = (former.map_or((0, 0), held), held(site));
+        let (was, is) = (former.map_or((0, 0), held_and_requested), held_and_requested(site));
         if former.is_none() && site.on_demand {
-            lines.push((ChangeSubject::Member, describe_on_demand(cluster, site)));
+            lines.push((ChangeSubject::Capacity, describe_on_demand(cluster, site)));
         }
         // A site reports its state some time after its start.
         let failed = former.and_then(|site| site.failing.as_ref());
@@ -81,7 +81,7 @@ pub fn changes_between(before: &GridStatus, now: &GridStatus) -> Vec<(ChangeSubj
                     {reason}"
                 ),
             )),
-            None => lines.push((ChangeSubject::Member, format!("cluster {cluster} can be used"))),
+            None => lines.push((ChangeSubject::Capacity, format!("cluster {cluster} can be used"))),
         }
         if is != was && site.on_demand {
             let (there, coming) = is;
@@ -93,7 +93,7 @@ pub fn changes_between(before: &GridStatus, now: &GridStatus) -> Vec<(ChangeSubj
                 0 => format!("cluster {cluster}: {held}"),
                 _ => format!("cluster {cluster}: {held}, {coming} asked for"),
             };
-            lines.push((ChangeSubject::Member, line));
+            lines.push((ChangeSubject::Capacity, line));
         }
     }
     let before = nodes(before);
@@ -112,7 +112,7 @@ pub fn changes_between(before: &GridStatus, now: &GridStatus) -> Vec<(ChangeSubj
             NodeState::Starting | NodeState::Idle if on_demand => {} // reported as a number
             NodeState::Starting => {
                 lines.push((
-                    ChangeSubject::Member,
+                    ChangeSubject::Capacity,
                     format!("node {} is restarted: {reason}", new.node),
                 ));
             }
@@ -120,27 +120,30 @@ pub fn changes_between(before: &GridStatus, now: &GridStatus) -> Vec<(ChangeSubj
                 let threads = new.threads.unwrap_or(0);
                 let word = plural(threads.into(), "thread");
                 lines.push((
-                    ChangeSubject::Member,
+                    ChangeSubject::Capacity,
                     format!("node {} has joined, with {threads} {word}", new.node),
                 ));
             }
             NodeState::Idle if old.state == NodeState::Starting => {
-                lines.push((ChangeSubject::Member, format!("node {} is back", new.node)));
+                lines.push((ChangeSubject::Capacity, format!("node {} is back", new.node)));
             }
             NodeState::Drained => lines
-                .push((ChangeSubject::Member, format!("node {} is drained: {reason}", new.node))),
+                .push((ChangeSubject::Capacity, format!("node {} is drained: {reason}", new.node))),
             NodeState::Idle if old.state == NodeState::Drained => {
                 lines.push((
-                    ChangeSubject::Member,
+                    ChangeSubject::Capacity,
                     format!("node {} is in service again", new.node),
                 ));
             }
             NodeState::Off if joins && new.reason.is_some() => {
-                lines.push((ChangeSubject::Member, format!("node {} is gone: {reason}", new.node)));
+                lines.push((
+                    ChangeSubject::Capacity,
+                    format!("node {} is gone: {reason}", new.node),
+                ));
             }
             NodeState::Off if new.reason.is_some() && old.state != NodeState::Closing => {
                 lines.push((
-                    ChangeSubject::Member,
+                    ChangeSubject::Capacity,
                     format!("node {} has ended: {reason}", new.node),
                 ));
             }
@@ -162,7 +165,7 @@ fn is_first_start(node: &NodeStatus) -> bool {
 }
 
 /// The number of held nodes of a cluster, and of those requested.
-pub fn held(site: &SiteStatus) -> (usize, usize) {
+pub fn held_and_requested(site: &SiteStatus) -> (usize, usize) {
     let coming = site.nodes.iter().filter(|node| node.state == NodeState::Starting).count();
     let away = |state| matches!(state, NodeState::Off | NodeState::Broken | NodeState::Starting);
     (site.nodes.iter().filter(|node| !away(node.state)).count(), coming)

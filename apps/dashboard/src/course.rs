@@ -99,7 +99,7 @@ pub struct RunSeries {
     pub mode: Option<Mode>,
     /// Seconds from the job's start to its end, or to the last known time.
     pub wall_s: f64,
-    /// The end of the run; none if the log has none.
+    /// The end of the run; none if the log has none. `Ok` has the checksum, `Err` the error.
     pub ended: Option<Result<Option<String>, String>>,
     /// The end of each iteration in seconds since the job's start, and its length in seconds.
     pub iterations: Vec<(f64, f64)>,
@@ -115,7 +115,7 @@ pub struct RunSeries {
     /// from its beginning on. For jobs without iterations, or with very many, for intervals of the
     /// run.
     pub overhead: BTreeMap<ClusterId, Steps<f64>>,
-    /// The time up to which each of these is known.
+    /// The time up to which each cluster's overhead is known.
     pub known_until: BTreeMap<ClusterId, f64>,
     /// The same fraction for all clusters together.
     pub overall: Steps<f64>,

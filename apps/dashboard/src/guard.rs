@@ -1,10 +1,9 @@
 //! Access control: every request is judged before any other processing.
 //!
-//! All access is read-only. An address of this host alone is open to all its users. Elsewhere a
+//! All access is read-only. On a loopback address, every user of this host has access. Elsewhere a
 //! token is required for every path and method. `Host` and `Origin` show whether another page
-//! directed the browser here (DNS rebinding, cross-origin requests). Independent of the content
-//! served.
-//! it says in `Host` and `Origin`. Must not know what is served.
+//! directed the browser here (DNS rebinding, cross-origin requests). This module does not know
+//! what is served.
 
 use std::net::{IpAddr, SocketAddr};
 

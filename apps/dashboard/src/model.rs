@@ -337,7 +337,7 @@ impl DashboardModel {
         for (about, line) in changes_between(&self.status, now) {
             let kind = match about {
                 ChangeSubject::Job => "job",
-                ChangeSubject::Member => "member",
+                ChangeSubject::Capacity => "member",
                 ChangeSubject::Failure => "failed",
             };
             self.add_event(entry(at, kind, line));

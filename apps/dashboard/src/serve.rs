@@ -22,7 +22,7 @@ use springtide_runtime::id::JobId;
 use tokio::sync::watch;
 use tokio::time::{Instant, interval, timeout};
 
-use crate::changes::held;
+use crate::changes::held_and_requested;
 use crate::connections::{Close, Connection, ConnectionLimits, Connections, Serving};
 use crate::guard::{AccessVerdict, COOKIE, Guard, RequestFacts};
 use crate::metrics;
@@ -428,7 +428,7 @@ async fn is_ready(shared: ServerData) -> HttpResponse {
     if status.superseded {
         return HttpResponse::ServiceUnavailable().body("another head has taken over\n");
     }
-    let there = status.sites.values().any(|site| site.on_demand || held(site).0 > 0);
+    let there = status.sites.values().any(|site| site.on_demand || held_and_requested(site).0 > 0);
     if there {
         text("text/plain; charset=utf-8", "ready\n")
     } else {

@@ -17,9 +17,9 @@
 //!
 //! Independent of scheduling and of the presentation of jobs.
 
+mod archived_job;
 mod drawer;
 pub mod entry;
-mod kept;
 pub mod output;
 mod records;
 mod retention;
@@ -59,8 +59,8 @@ pub use self::output::{OutputChunk, OutputFile};
 pub use self::records::check_records;
 pub use self::retention::{Retention, Selection};
 
+use self::archived_job::{ArchivedJob, PlannedFiles};
 use self::entry::LOST;
-use self::kept::{ArchivedJob, PlannedFiles};
 use self::records::JobRecords;
 use self::retention::EndedJob;
 

@@ -43,7 +43,7 @@ use springtide_simulator::scenario::{
     EPOCH_US, SimulationParams, SimulationResult, model, params, run as run_scenario, scaled,
     simulate,
 };
-use springtide_simulator::stage::{ControlledGrid, ScenarioDriver, cluster_of};
+use springtide_simulator::scenario_driver::{ControlledGrid, ScenarioDriver, cluster_of};
 use springtide_simulator::submitter::Submitter;
 use springtide_wan::awake::{self, BusyThreads};
 use springtide_wan::place::Backend;
@@ -540,8 +540,8 @@ async fn live(
     let play = async {
         let status = head.wait_for_nodes(|_, _| {}).await;
         grid::check_whole(&status)?;
-        let stage = ScenarioDriver::new(world.clone(), config);
-        stage.claim_late_nodes().await;
+        let driver = ScenarioDriver::new(world.clone(), config);
+        driver.claim_late_nodes().await;
         talk.say(&format!("{} nodes; the job starts ({})", status.nodes(), setting.version));
         // Declared work costs the fraction of a processor that a node of speed 1 has.
         let job = model(&config.app).scaled(share);
@@ -551,7 +551,7 @@ async fn live(
         let clock = |at: Instant| (start + at.saturating_duration_since(now)).as_secs_f64();
         // The process that holds the network changes its links over time.
         let played =
-            run_scenario(&stage, &submitter, job, params(config, &play_params), clock).await;
+            run_scenario(&driver, &submitter, job, params(config, &play_params), clock).await;
         played.map_err(|error| Failed::new(Exit::Timeout, error))
     };
     let played = tokio::select! {
@@ -680,7 +680,7 @@ impl ControlledGrid for LiveWorld {
         }
     }
 
-    fn set_line(&self, from: &ClusterId, to: &ClusterId, profile: LinkProfile) {
+    fn set_link(&self, from: &ClusterId, to: &ClusterId, profile: LinkProfile) {
         self.change(&[RouterChange::Line { from: from.clone(), to: to.clone(), profile }]);
     }
 

@@ -27,7 +27,7 @@ use springtide_runtime::net::{
 };
 use springtide_runtime::processors::Processors;
 
-use crate::reach::{answers, first_answering, first_that_answers};
+use crate::reach::{answers, first_answering, first_answering_or_first};
 use crate::shape::GridShape;
 
 fn congestion(choice: Congestion) -> net::Congestion {
@@ -424,7 +424,7 @@ pub async fn resolve_any(all: &HostPorts) -> Result<SocketAddr, Failed> {
             Err(failed) => unknown = Some(failed),
         }
     }
-    let answering = first_answering(&found).await;
+    let answering = first_answering_or_first(&found).await;
     answering.ok_or_else(|| unknown.unwrap_or_else(|| Failed::failure("the head has no address")))
 }
 
@@ -446,7 +446,7 @@ pub async fn follow_head(net: Net, mut head: Contact, addresses: HostPorts) {
                 // A name that is unknown now may be known later.
                 found.extend(lookup(at).await.unwrap_or_default());
             }
-            let Some(address) = first_that_answers(&found).await else { continue };
+            let Some(address) = first_answering(&found).await else { continue };
             tracing::info!("the head is at {address}");
             head.address = Address::Socket(address);
         }

@@ -17,7 +17,7 @@ pub const SCHEMA: u32 = 1;
 
 /// Latency in seconds and bytes per second between two sites without a [`Link`]: 20 ms of round
 /// trip, the default of links in scenarios, and 10 MB/s.
-pub const OTHER_LINK: (f64, f64) = (0.01, 1.0e7);
+pub const DEFAULT_LINK: (f64, f64) = (0.01, 1.0e7);
 
 /// Maximum size of the file, in bytes.
 const FILE_MAX: u64 = 64 << 20;
@@ -56,7 +56,7 @@ pub struct Offers {
     pub origin_unix_s: f64,
     /// Sites with their offers.
     pub sites: Vec<Site>,
-    /// Links between them. All other pairs of sites have [`OTHER_LINK`].
+    /// Links between them. All other pairs of sites have [`DEFAULT_LINK`].
     #[serde(default)]
     pub links: Vec<Link>,
 }
@@ -112,7 +112,7 @@ pub struct Link {
     pub a: String,
     /// Name of the other site.
     pub b: String,
-    /// Time of the first byte, in seconds.
+    /// One-way latency, in seconds.
     pub latency_s: f64,
     /// Bandwidth in bytes per second.
     pub bytes_per_s: f64,
@@ -143,7 +143,7 @@ pub enum OffersCause {
     /// The file exceeds the maximum size.
     #[error("is larger than {} MiB, the maximum", FILE_MAX >> 20)]
     TooLarge,
-    /// It is no JSON, or has other keys.
+    /// It is not JSON, or has other keys.
     #[error("{0}: offers are one JSON object, as `slots list --json` prints it")]
     Json(String),
     /// The version of the format is absent or another one.
@@ -307,7 +307,7 @@ impl Offers {
             pairs.insert((a, b), is);
             pairs.insert((b, a), is);
         }
-        let (latency_s, bytes_per_s) = OTHER_LINK;
+        let (latency_s, bytes_per_s) = DEFAULT_LINK;
         SiteLinks { pairs, other: Some((from_seconds(latency_s), bytes_per_s)) }
     }
 

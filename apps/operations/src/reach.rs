@@ -1,7 +1,7 @@
 //! Whether a head's address answers, and why not.
 //!
 //! A probe is a QUIC packet of a reserved version: an endpoint answers it with its own
-//! versions, without a certificate. It has the size of the first packets of a connection.
+//! versions, without a certificate. It has the minimum size of a QUIC Initial packet.
 
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdSocket};
@@ -11,10 +11,10 @@ use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// Bytes of a probe: the least size of a first packet of QUIC.
+/// Bytes of a probe: the minimum size of a QUIC Initial packet.
 const PROBE_BYTES: usize = 1200;
 /// A version of QUIC that is reserved for such probes.
-const NO_VERSION: [u8; 4] = [0x1a, 0x2a, 0x3a, 0x4a];
+const RESERVED_VERSION: [u8; 4] = [0x1a, 0x2a, 0x3a, 0x4a];
 /// Interval between the probes of an address.
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 /// The number of probes of an address.
@@ -27,7 +27,7 @@ fn wildcard(of: SocketAddr) -> IpAddr {
     if of.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
 }
 
-/// The address of this host from which datagrams to another address leave, if there is a way.
+/// The address of this host from which datagrams to another address leave, if there is a route.
 pub fn local_towards(to: SocketAddr) -> Option<IpAddr> {
     let socket = StdSocket::bind((wildcard(to), 0)).ok()?;
     socket.connect(to).ok()?;
@@ -47,7 +47,7 @@ async fn probe(from: Option<IpAddr>, to: SocketAddr) -> Result<(), Error> {
     socket.connect(to).await?;
     let mut packet = vec![0; PROBE_BYTES];
     packet[0] = 0xc0;
-    packet[1..5].copy_from_slice(&NO_VERSION);
+    packet[1..5].copy_from_slice(&RESERVED_VERSION);
     // The identifiers of both ends: their lengths, and any bytes.
     (packet[5], packet[14]) = (8, 8);
     let mut answer = [0; PROBE_BYTES];
@@ -66,7 +66,7 @@ pub async fn answers(address: SocketAddr) -> bool {
 }
 
 /// The first of these addresses that answers; none if none does.
-pub async fn first_that_answers(addresses: &[SocketAddr]) -> Option<SocketAddr> {
+pub async fn first_answering(addresses: &[SocketAddr]) -> Option<SocketAddr> {
     let mut probes = JoinSet::new();
     for (address, place) in addresses.iter().copied().zip(0..) {
         probes.spawn(async move {
@@ -83,9 +83,9 @@ pub async fn first_that_answers(addresses: &[SocketAddr]) -> Option<SocketAddr> 
 }
 
 /// The first of these addresses that answers; if none does, the first one.
-pub async fn first_answering(addresses: &[SocketAddr]) -> Option<SocketAddr> {
+pub async fn first_answering_or_first(addresses: &[SocketAddr]) -> Option<SocketAddr> {
     // Without a choice, nothing is asked.
-    let answering = if addresses.len() > 1 { first_that_answers(addresses).await } else { None };
+    let answering = if addresses.len() > 1 { first_answering(addresses).await } else { None };
     answering.or_else(|| addresses.first().copied())
 }
 
@@ -110,8 +110,8 @@ pub async fn diagnose(bind: IpAddr, head: SocketAddr) -> Option<String> {
             `head.bind` or `head.advertise` is another one"
         ),
         ErrorKind::TimedOut => format!(
-            "the head at {head} does not answer: a firewall drops UDP, its host is off, or the way \
-            carries no datagrams of {PROBE_BYTES} bytes (MTU)"
+            "the head at {head} does not answer: a firewall drops UDP, its host is off, or the \
+            network path carries no datagrams of {PROBE_BYTES} bytes (MTU)"
         ),
         ErrorKind::PermissionDenied => {
             format!("a firewall of this host forbids datagrams to the head at {head}")
@@ -128,8 +128,8 @@ pub async fn diagnose(bind: IpAddr, head: SocketAddr) -> Option<String> {
             `net.bind` to an address of this host on that network"
         ),
         _ if error.raw_os_error() == Some(libc::EMSGSIZE) => format!(
-            "the way to the head at {head} carries no datagrams of {PROBE_BYTES} bytes: raise the \
-            MTU of the interface"
+            "the network path to the head at {head} carries no datagrams of {PROBE_BYTES} bytes: \
+            raise the MTU of the interface"
         ),
         _ => format!("the head at {head} cannot be reached: {error}"),
     })
@@ -174,12 +174,12 @@ mod tests {
             open.send_to(&packet[..20], from).await.unwrap();
             open
         });
-        assert_eq!(first_answering(&[silent, address]).await, Some(address));
+        assert_eq!(first_answering_or_first(&[silent, address]).await, Some(address));
         let open = answer.await.unwrap();
         drop(open);
         // None answers, or there is no choice.
-        assert_eq!(first_answering(&[silent, address]).await, Some(silent));
-        assert_eq!(first_answering(&[address]).await, Some(address));
-        assert_eq!(first_answering(&[]).await, None);
+        assert_eq!(first_answering_or_first(&[silent, address]).await, Some(silent));
+        assert_eq!(first_answering_or_first(&[address]).await, Some(address));
+        assert_eq!(first_answering_or_first(&[]).await, None);
     }
 }

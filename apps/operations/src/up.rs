@@ -35,7 +35,7 @@ use crate::site_files;
 use crate::slots;
 use crate::standby::{self, StandbyOptions};
 use springtide_dashboard::PreparedDashboard;
-use springtide_dashboard::changes::{changes_between, describe_on_demand, held};
+use springtide_dashboard::changes::{changes_between, describe_on_demand, held_and_requested};
 
 /// The first line of a config that `dev` wrote and may overwrite.
 const DEV_HEADER: &str = "# Written by `dev`, which overwrites it at each start.";
@@ -359,7 +359,7 @@ pub fn overview(status: &GridStatus) -> Vec<String> {
             continue;
         }
         if site.joins {
-            let (most, there) = (site.nodes.len(), held(site).0);
+            let (most, there) = (site.nodes.len(), held_and_requested(site).0);
             lines.push(format!("cluster {cluster}: {there} of up to {most} nodes have joined"));
             continue;
         }

@@ -26,10 +26,10 @@ pub mod provisioning;
 pub mod recorded;
 pub mod scale;
 pub mod scenario;
+pub mod scenario_driver;
 #[cfg(test)]
 mod schema_tests;
 pub mod shipped;
-pub mod stage;
 pub mod submitter;
 #[cfg(test)]
 mod tests_wire;

@@ -1,4 +1,4 @@
-//! Simulates a scenario file: its grid, its job and, in `stage`, its events.
+//! Simulates a scenario file: its grid, its job and, in `scenario_driver`, its events.
 //!
 //! This module depends on neither the presentation nor the expected result.
 
@@ -27,7 +27,7 @@ use crate::grid::{
 };
 pub use crate::machines::EPOCH_US;
 use crate::machines::Machine;
-use crate::stage::{ScenarioDriver, listed};
+use crate::scenario_driver::{ScenarioDriver, listed};
 use crate::submitter::{SubmissionProgress, Submitter};
 
 /// The options of a simulation.
@@ -301,12 +301,12 @@ async fn run_job(
     let mut layout = layout(config, how.seed);
     layout.network.wire = expect_links(wire, config);
     let grid = SimulatedGrid::start(&layout, registry).await;
-    let stage = ScenarioDriver::new(grid.clone(), config);
-    stage.set_links();
-    stage.claim_late_nodes().await;
-    let flapping = stage.start_flapping();
+    let driver = ScenarioDriver::new(grid.clone(), config);
+    driver.set_links();
+    driver.claim_late_nodes().await;
+    let flapping = driver.start_flapping();
     let clock = |at| grid.machines().seconds_until(at);
-    let played = run(&stage, grid.submitter(), model, params(config, how), clock).await;
+    let played = run(&driver, grid.submitter(), model, params(config, how), clock).await;
     flapping.iter().for_each(actix_rt::task::JoinHandle::abort);
     let mut played = played?;
     played.digest = grid.digest(&played.records);
@@ -321,13 +321,13 @@ async fn run_job(
 /// # Errors
 /// The job cannot be run, or does not end within the file's limit.
 pub async fn run(
-    stage: &Rc<ScenarioDriver>,
+    driver: &Rc<ScenarioDriver>,
     submitter: &Submitter,
     model: AppModel,
     params: JobParams,
     clock: impl Fn(Instant) -> f64,
 ) -> Result<SimulationResult, GridError> {
-    let config = stage.config();
+    let config = driver.config();
     let answer = model.answer();
     let start = config.cluster.iter().filter(|place| place.start.get() > 0);
     let start: BTreeMap<_, _> = start.map(|place| (id(&place.name), place.start.get())).collect();
@@ -336,7 +336,7 @@ pub async fn run(
     let submitted_at = Instant::now();
     let start_s = clock(submitted_at);
     let job = run.granted().job;
-    stage.world.on_grant(run.granted());
+    driver.world.on_grant(run.granted());
     let (progress_sender, iterations) = watch::channel(0);
     let (tell, mut event_receiver) = tokio::sync::mpsc::unbounded_channel();
     let scripts: Vec<_> = config
@@ -344,10 +344,10 @@ pub async fn run(
         .iter()
         .enumerate()
         .map(|(number, event)| {
-            let (stage, event) = (stage.clone(), event.clone());
+            let (driver, event) = (driver.clone(), event.clone());
             let (iterations, tell) = (iterations.clone(), tell.clone());
             actix_rt::spawn(async move {
-                stage
+                driver
                     .run_event((number, &event), job, submitted_at, iterations, |what| {
                         // The receiver may have ended.
                         let _ = tell.send((submitted_at.elapsed(), what));
@@ -359,15 +359,15 @@ pub async fn run(
     let limit = config.job.limit.get();
     let on_progress = |update: SubmissionProgress<'_>| match update {
         SubmissionProgress::Iterations(done) => drop(progress_sender.send_replace(done)),
-        SubmissionProgress::Record(record) => stage.world.on_record(record),
+        SubmissionProgress::Record(record) => driver.world.on_record(record),
     };
-    let may_end = !config.event.is_empty() && stage.world.state(job).is_some();
+    let may_end = !config.event.is_empty() && driver.world.state(job).is_some();
     // The state is known either always or never.
-    let now = || stage.world.state(job).unwrap_or(GridState { running: Vec::new(), is_led: true });
+    let now = || driver.world.state(job).unwrap_or(GridState { running: Vec::new(), is_led: true });
     let ended = tokio::select! {
         biased;
         ended = run.on_progress(on_progress).ended(limit) => Ok(ended),
-        end = stage.detector.dead_end(now), if may_end => Err(end),
+        end = driver.detector.dead_end(now), if may_end => Err(end),
     };
     scripts.iter().for_each(actix_rt::task::JoinHandle::abort);
     let mut events = Vec::new();
@@ -384,7 +384,7 @@ pub async fn run(
             return Err(GridError::NoCoordinator { last: RecentEvents(events) });
         }
     };
-    let claims = stage.take_claims().into_iter();
+    let claims = driver.take_claims().into_iter();
     let claims =
         claims.map(|(at, nodes)| (at.saturating_duration_since(submitted_at), nodes)).collect();
     Ok(SimulationResult {

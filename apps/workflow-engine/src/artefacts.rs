@@ -71,7 +71,7 @@ impl PlanReport<'_> {
         let first = self.first_processors();
         let site = |site: usize| &offers.sites[site].name;
         let points = plan.front.points().iter().enumerate().map(|(at, point)| {
-            let takes = (0..TRADE_OFFS).filter(|number| plan.takes[*number] == at);
+            let takes = (0..TRADE_OFFS).filter(|number| plan.chosen_by_trade_off[*number] == at);
             json!({
                 "makespan_s": seconds(point.objectives.makespan),
                 "cost": point.objectives.cost,
@@ -152,9 +152,9 @@ impl PlanReport<'_> {
                 "deadline_s": request.constraint.deadline.map(seconds),
                 "budget": request.constraint.budget,
             },
-            "taken": plan.at,
-            "makespan_s": seconds(plan.is().makespan),
-            "cost": plan.is().cost,
+            "taken": plan.index_on_front,
+            "makespan_s": seconds(plan.objectives().makespan),
+            "cost": plan.objectives().cost,
             "floor": plan.floor,
             "waste": plan.waste(),
             "critical_path_s": seconds(plan.chain),

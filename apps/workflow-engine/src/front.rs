@@ -16,7 +16,7 @@ use springtide_operations::offers::Offers;
 
 /// The trade-offs that select a point, such as `0-0.3 0.5`; empty if none does.
 pub fn taken_by(plan: &Plan, at: usize) -> String {
-    let takes = |number: usize| number < TRADE_OFFS && plan.takes[number] == at;
+    let takes = |number: usize| number < TRADE_OFFS && plan.chosen_by_trade_off[number] == at;
     let mut parts = Vec::new();
     let mut number = 0;
     while number < TRADE_OFFS {
@@ -56,7 +56,7 @@ pub fn csv(plan: &Plan) -> String {
             seconds(point.objectives.makespan),
             point.slots.ones(),
             quoted(&taken_by(plan, at)),
-            at == plan.at
+            at == plan.index_on_front
         );
     }
     text
@@ -132,7 +132,8 @@ pub fn svg(planned: &PlanReport<'_>) -> Result<String, FigureError> {
                 });
         }
         let red = COLOURS[1];
-        let marked = (0..all.len()).filter(|at| *at != plan.at && plan.takes.contains(at));
+        let marked = (0..all.len())
+            .filter(|at| *at != plan.index_on_front && plan.chosen_by_trade_off.contains(at));
         let marked: Vec<_> =
             marked.map(|at| Circle::new(all[at], 6, blue.stroke_width(2))).collect();
         if !marked.is_empty() {
@@ -143,7 +144,7 @@ pub fn svg(planned: &PlanReport<'_>) -> Result<String, FigureError> {
                 .legend(move |(x, y)| Circle::new((x + 7, y), 5, blue.stroke_width(2)));
         }
         chart
-            .draw_series([Circle::new(all[plan.at], 7, red.stroke_width(3))])
+            .draw_series([Circle::new(all[plan.index_on_front], 7, red.stroke_width(3))])
             .map_err(drawing_error)?
             .label("the plan")
             .legend(move |(x, y)| Circle::new((x + 7, y), 5, red.stroke_width(3)));
@@ -159,7 +160,7 @@ pub fn svg(planned: &PlanReport<'_>) -> Result<String, FigureError> {
             taken.push(if across { [0, y - 1, 860, y + 1] } else { [x - 1, 0, x + 1, 520] });
         }
         taken.extend(pixels.iter().map(|(x, y)| [x - 4, y - 4, x + 4, y + 4]));
-        for at in (0..all.len()).filter(|at| plan.takes.contains(at)) {
+        for at in (0..all.len()).filter(|at| plan.chosen_by_trade_off.contains(at)) {
             let text = taken_by(plan, at);
             let width = 6 * text.chars().count() as i32 + 4;
             let (x, y) = pixels[at];
@@ -184,7 +185,7 @@ pub fn svg(planned: &PlanReport<'_>) -> Result<String, FigureError> {
             };
             let found = *places.iter().find(free).unwrap_or(&places[0]);
             taken.push(bounds(found));
-            let colour = if at == plan.at { red } else { blue };
+            let colour = if at == plan.index_on_front { red } else { blue };
             let style = ("sans-serif", 12).into_font().color(&colour);
             let style = style.pos(Pos::new(HPos::Left, VPos::Center));
             area.draw(&Text::new(text, found, style)).map_err(drawing_error)?;

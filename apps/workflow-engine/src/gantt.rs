@@ -87,7 +87,7 @@ impl Kinds {
 
 /// The title of a figure.
 fn title(planned: &PlanReport<'_>, what: &str) -> String {
-    let makespan = report::seconds(seconds(planned.plan.is().makespan));
+    let makespan = report::seconds(seconds(planned.plan.objectives().makespan));
     format!("{}: {what}; makespan {makespan}", short(&planned.read.name(), 60))
 }
 
@@ -97,7 +97,7 @@ const SPANS_MAX: u64 = 5;
 /// The end of the time axis: the latest end of the workflow and of its indivisible slots. The text
 /// is a note for the title if slots are longer than the axis.
 fn span(planned: &PlanReport<'_>) -> (Time, &'static str) {
-    let makespan = planned.plan.is().makespan;
+    let makespan = planned.plan.objectives().makespan;
     let whole = planned.plan.slots.iter().filter(|had| !had.offer.divisible);
     let all = whole.map(|had| had.end).fold(makespan, Time::max);
     let most = makespan.saturating_mul(SPANS_MAX);
@@ -383,7 +383,7 @@ pub fn tasks(planned: &PlanReport<'_>) -> Result<String, FigureError> {
     };
     draw_figure((WIDTH, height as u32), |area| {
         let what = title(planned, "when tasks wait and run");
-        let canvas = Canvas::new(area, &what, left, LEGEND, plan.is().makespan, &legend)?;
+        let canvas = Canvas::new(area, &what, left, LEGEND, plan.objectives().makespan, &legend)?;
         for (at, &task) in order.iter().enumerate() {
             let (top, place) = (TOP + row * at as i32, &plan.schedule.tasks[task]);
             let middle = top + row / 2;
@@ -450,7 +450,7 @@ fn grouped(dag: &Dag, kinds: &Kinds) -> (Vec<usize>, Vec<String>) {
 }
 
 fn levels(planned: &PlanReport<'_>) -> Result<String, FigureError> {
-    let (plan, span) = (planned.plan, planned.plan.is().makespan);
+    let (plan, span) = (planned.plan, planned.plan.objectives().makespan);
     let kinds = Kinds::new(planned);
     let (row_of, names) = grouped(planned.dag, &kinds);
     let bins = bins(names.len());

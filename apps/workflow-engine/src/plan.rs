@@ -375,14 +375,14 @@ fn words(planned: &PlanReport<'_>) -> String {
         let _ = writeln!(text, "{name:12}{value}");
     };
     line("taken", why(plan, request, offers));
-    let is = plan.is();
-    let ends = date(offers.origin_unix_s as u64 + is.makespan.div_ceil(SECOND));
+    let objectives = plan.objectives();
+    let ends = date(offers.origin_unix_s as u64 + objectives.makespan.div_ceil(SECOND));
     let least = time(plan.chain);
     line(
         "makespan",
         format!(
             "{}, until {ends}; no plan on these sites takes less than {least}",
-            time(is.makespan)
+            time(objectives.makespan)
         ),
     );
     line("cost", cost(is.cost, offers));
@@ -446,15 +446,19 @@ fn table(text: &mut String, plan: &Plan, offers: &Offers) {
     let points = plan.front.points();
     let all = points.len() <= POINTS_SHOWN;
     let last = points.len().saturating_sub(1);
-    let matters =
-        |at: usize| all || at == 0 || at == last || at == plan.at || plan.takes.contains(&at);
+    let matters = |at: usize| {
+        all || at == 0
+            || at == last
+            || at == plan.index_on_front
+            || plan.chosen_by_trade_off.contains(&at)
+    };
     let (_, head, by) = front::unit_of_cost(plan, offers);
     let _ = writeln!(text, "front       {:>14} {head:>14} {:>6}  trade-offs", "makespan", "slots");
     for (at, point) in points.iter().enumerate().filter(|(at, _)| matters(*at)) {
         let _ = writeln!(
             text,
             "{:>11} {:>14} {:>14} {:>6}  {}",
-            if at == plan.at { ">" } else { "" },
+            if at == plan.index_on_front { ">" } else { "" },
             time(point.objectives.makespan),
             round(point.objectives.cost / by),
             point.slots.ones(),
@@ -497,7 +501,7 @@ fn why(plan: &Plan, request: &PlanRequest, offers: &Offers) -> String {
     };
     match points.len() {
         1 => "the only one: nothing that was found is cheaper or faster".to_owned(),
-        _ => format!("number {} by trade-off {}{what}{of}", plan.at + 1, request.alpha),
+        _ => format!("number {} by trade-off {}{what}{of}", plan.index_on_front + 1, request.alpha),
     }
 }
 

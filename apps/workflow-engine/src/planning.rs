@@ -74,9 +74,9 @@ pub struct Plan {
     /// Plans that no other dominates, the cheapest first.
     pub front: ParetoFront,
     /// Index of this plan on the front.
-    pub at: usize,
+    pub index_on_front: usize,
     /// Index of the plan that each trade-off selects among those that meet the constraint.
-    pub takes: [usize; TRADE_OFFS],
+    pub chosen_by_trade_off: [usize; TRADE_OFFS],
     /// Start, end and site of each task.
     pub schedule: Schedule,
     /// Processors of each task, by number within its site.
@@ -97,13 +97,13 @@ pub struct Plan {
 
 impl Plan {
     /// Cost and makespan of the plan.
-    pub fn is(&self) -> Objectives {
-        self.front.points()[self.at].objectives
+    pub fn objectives(&self) -> Objectives {
+        self.front.points()[self.index_on_front].objectives
     }
 
     /// Cost above the lower bound.
     pub fn waste(&self) -> f64 {
-        (self.is().cost - self.floor).max(0.0)
+        (self.objectives().cost - self.floor).max(0.0)
     }
 
     /// For each site of the offers: the largest processor number of the plan's slots, plus one.
@@ -255,10 +255,10 @@ pub fn plan(dag: &Dag, offers: &Offers, request: &PlanRequest) -> Result<Plan, N
             }
         }
     };
-    let mut takes = [at; TRADE_OFFS];
-    for (number, takes) in takes.iter_mut().enumerate() {
+    let mut chosen_by_trade_off = [at; TRADE_OFFS];
+    for (number, chosen) in chosen_by_trade_off.iter_mut().enumerate() {
         if let Ok(point) = front.choose(trade_off(number), &request.constraint) {
-            *takes = index(point);
+            *chosen = index(point);
         }
     }
     let is_held = chosen.is_ok();
@@ -279,8 +279,18 @@ pub fn plan(dag: &Dag, offers: &Offers, request: &PlanRequest) -> Result<Plan, N
     let floor = floor(dag, &slots, offers.sites.len());
     let chain = chain(dag, &slots, offers.sites.len()).into_iter().max().unwrap_or(0);
     let (tried, feasible) = (found.evaluations, found.feasible);
-    let plan =
-        Plan { front, at, takes, schedule, places, slots: had, floor, chain, tried, feasible };
+    let plan = Plan {
+        front,
+        index_on_front: at,
+        chosen_by_trade_off,
+        schedule,
+        places,
+        slots: had,
+        floor,
+        chain,
+        tried,
+        feasible,
+    };
     if is_held {
         Ok(plan)
     } else {
@@ -592,11 +602,11 @@ mod tests {
             .map(|point| (point.objectives.cost, point.objectives.makespan))
             .collect();
         assert_eq!(points, [(120.0, 50 * SECOND), (180.0, 30 * SECOND), (400.0, 15 * SECOND)]);
-        assert_eq!((plan.takes[0], plan.takes[TRADE_OFFS - 1]), (2, 0));
+        assert_eq!((plan.chosen_by_trade_off[0], plan.chosen_by_trade_off[TRADE_OFFS - 1]), (2, 0));
         let sum: f64 = plan.slots.iter().map(|had| had.cost).sum();
-        assert_eq!(sum, plan.is().cost);
+        assert_eq!(sum, plan.objectives().cost);
         assert_eq!((plan.floor, plan.chain), (45.0, 15 * SECOND));
-        assert_eq!(plan.waste(), plan.is().cost - 45.0);
+        assert_eq!(plan.waste(), plan.objectives().cost - 45.0);
         let used: u128 = plan.slots.iter().map(|had| had.used).sum();
         let runs: u128 = (plan.schedule.tasks.iter().zip(dag.tasks()))
             .map(|(place, task)| u128::from(task.processors) * u128::from(place.end - place.start))
@@ -619,13 +629,13 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let late = missed(Some(20), None);
-        assert_eq!((late.nearest.is(), late.nearest.chain), (late.fastest, 30 * SECOND));
+        assert_eq!((late.nearest.objectives(), late.nearest.chain), (late.fastest, 30 * SECOND));
         let dear = missed(None, Some(100.0));
-        assert_eq!((dear.nearest.is(), dear.cheapest.cost), (dear.cheapest, 120.0));
+        assert_eq!((dear.nearest.objectives(), dear.cheapest.cost), (dear.cheapest, 120.0));
         let both = missed(Some(40), Some(150.0));
         assert!(both.fastest.makespan <= 40 * SECOND && both.cheapest.cost <= 150.0);
-        assert_eq!(ask(Some(50), Some(120.0)).unwrap().is().cost, 120.0);
-        assert_eq!(ask(Some(30), None).unwrap().is().makespan, 30 * SECOND);
+        assert_eq!(ask(Some(50), Some(120.0)).unwrap().objectives().cost, 120.0);
+        assert_eq!(ask(Some(30), None).unwrap().objectives().makespan, 30 * SECOND);
     }
 
     #[test]
@@ -714,7 +724,11 @@ mod tests {
             let Ok(plan) = plan(&dag, &offers, &asked) else { continue };
             plans += 1;
             let sum: f64 = plan.slots.iter().map(|had| had.cost).sum();
-            assert!((sum - plan.is().cost).abs() < 1e-6 * sum, "{sum} {:?}", plan.is());
+            assert!(
+                (sum - plan.objectives().cost).abs() < 1e-6 * sum,
+                "{sum} {:?}",
+                plan.objectives()
+            );
             for (a, place) in plan.schedule.tasks.iter().enumerate() {
                 let numbers = &plan.places[a];
                 assert_eq!(numbers.count(), dag.task(a).processors);

@@ -29,11 +29,11 @@ use std::ops::Range;
 use springtide_runtime::spmd::INLINE_MESSAGE_MAX;
 use springtide_runtime::work::{ParallelLoops, Stop, collect};
 
+use super::block_order::FirstRoot;
 use super::layout::{of_slot, slot_with};
 use super::previous::{PreviousViews, SentRoots};
 use super::request::Request;
 use super::state::{Common, Domain, Unsound};
-use super::turns::FirstRoot;
 use crate::loops::BODIES_PER_PIECE;
 use crate::partial::{
     BlockInfo, Branch, FormerViews, RemoteBranch, Subscriber, Subscription, add, around, assemble,

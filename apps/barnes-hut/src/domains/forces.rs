@@ -6,13 +6,13 @@ use std::ops::Range;
 
 use springtide_runtime::work::{ParallelLoops, Stop};
 
+use super::block_order::{BlockOrder, FirstRoot};
 use super::blocks::{BlockForces, BlockWork, ListMaker};
 use super::costs::Costs;
 use super::essential_tree::LocallyEssentialTree;
 use super::exchange::Due;
 use super::request::Request;
 use super::state::{Common, Domain, State};
-use super::turns::{FirstRoot, Turns};
 use super::{Domains, EXPORT, REQUEST, ROOT_SUMS, StepContext, Units, next_place};
 use crate::forces::BYTES_A_BODY;
 use crate::setup::Setup;
@@ -227,7 +227,8 @@ impl Domains {
             let is = |block| work.forces.is_computed(block) || ready.binary_search(&block).is_ok();
             first.blocks.clone().all(is)
         };
-        let mut turns = Turns::new(&ready, work.first.iter().filter(can_be).cloned().collect());
+        let mut block_order =
+            BlockOrder::new(&ready, work.first.iter().filter(can_be).cloned().collect());
         let threads = at.comm.node_threads();
         let most = match (at.layout.len(), &self.job.costs) {
             (1, None) => usize::MAX,
@@ -237,9 +238,9 @@ impl Domains {
         };
         let mut done = 0;
         loop {
-            let advanced = turns.take(done);
+            let advanced = block_order.take(done);
             self.advance(essential, &advanced, work, at)?;
-            let blocks = turns.blocks(done, most);
+            let blocks = block_order.blocks(done, most);
             if blocks.is_empty() {
                 return Ok(false);
             }

@@ -14,6 +14,7 @@
 //! parallel hashed oct-tree N-body algorithm*, Supercomputing 1993.
 
 mod begin;
+mod block_order;
 mod blocks;
 mod costs;
 mod essential_tree;
@@ -27,7 +28,6 @@ mod rekey;
 mod report;
 mod request;
 mod state;
-mod turns;
 
 use std::time::Duration;
 

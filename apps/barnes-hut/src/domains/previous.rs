@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use rustc_hash::FxHashMap;
 
-use crate::partial::{FormerViews, Places, Reference, RemoteBranch, Subscription};
+use crate::partial::{EncodedPositions, FormerViews, Reference, RemoteBranch, Subscription};
 
 /// The views that a new one continues from, and the reference of each body to them.
 pub(super) type Known<'p> = (&'p FormerViews<'p>, &'p dyn Fn(usize) -> Option<Reference>);
@@ -16,7 +16,7 @@ pub(super) type Known<'p> = (&'p FormerViews<'p>, &'p dyn Fn(usize) -> Option<Re
 pub(super) struct SentRoots {
     /// The receivers, by place along the curve, and the places of the bodies of each root, by its
     /// former number.
-    roots: BTreeMap<u32, (BTreeSet<usize>, Places)>,
+    roots: BTreeMap<u32, (BTreeSet<usize>, EncodedPositions)>,
     /// The reference of each body, by its number among all bodies.
     bodies: FxHashMap<u32, Reference>,
 }
@@ -63,8 +63,9 @@ impl PreviousViews {
         let Some(SentRoots { roots, bodies: of }) = self.sent.get(group) else {
             return make((&FormerViews::NONE, &|_| None));
         };
-        let all =
-            |(_, (receivers, _)): &(&u32, &(BTreeSet<usize>, Places))| by.is_subset(receivers);
+        let all = |(_, (receivers, _)): &(&u32, &(BTreeSet<usize>, EncodedPositions))| {
+            by.is_subset(receivers)
+        };
         let known: BTreeSet<u32> = roots.iter().filter(all).map(|(root, _)| *root).collect();
         let numbers = &self.numbers[bodies];
         let reference =

@@ -16,7 +16,7 @@
 mod assemble;
 mod blocks;
 mod branch;
-mod places;
+mod encoded_positions;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -26,5 +26,5 @@ pub(crate) use self::blocks::{
     BlockInfo, blocks, bodies_of, joined, merged, most_bodies, pieces, roots,
 };
 pub(crate) use self::branch::Branch;
-pub(crate) use self::places::{FormerViews, Places, Reference};
+pub(crate) use self::encoded_positions::{EncodedPositions, FormerViews, Reference};
 pub(crate) use self::view::{RemoteBranch, Subscriber, Subscription, around};

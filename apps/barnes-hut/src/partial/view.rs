@@ -7,7 +7,7 @@ use std::ops::Range;
 use springtide_runtime::work::Sequential;
 
 use super::branch::Branch;
-use super::places::{FormerViews, Places, Reference};
+use super::encoded_positions::{EncodedPositions, FormerViews, Reference};
 use crate::delta::{unzigzag, zigzag};
 use crate::setup::Setup;
 use crate::smooth::{Track, put_codes, put_number, take_codes, take_number};
@@ -139,12 +139,12 @@ pub(crate) struct Subscription {
     cells: Vec<u32>,
     bodies: Vec<Range<usize>>,
     values: Track,
-    places: Places,
+    places: EncodedPositions,
 }
 
 impl Subscription {
     /// The bodies of the view, and their places.
-    pub(crate) fn into_places(self) -> (Vec<Range<usize>>, Places) {
+    pub(crate) fn into_places(self) -> (Vec<Range<usize>>, EncodedPositions) {
         (self.bodies, self.places)
     }
 
@@ -320,7 +320,7 @@ pub(crate) struct RemoteBranch {
     pub(super) stored: Vec<u32>,
     pub(super) points: Vec<[f32; 4]>,
     pub(super) values: Track,
-    pub(super) places: Places,
+    pub(super) places: EncodedPositions,
 }
 
 impl RemoteBranch {
@@ -439,7 +439,7 @@ impl RemoteBranch {
     }
 
     /// The last places of its bodies, for the next view.
-    pub(crate) fn places(&self) -> &Places {
+    pub(crate) fn places(&self) -> &EncodedPositions {
         &self.places
     }
 

@@ -12,8 +12,8 @@ use springtide_cli::exit::{Failed, cannot};
 use springtide_cli::outdir::make_dir;
 use springtide_runtime::id::JobId;
 
+use super::archived_job::ArchivedJob;
 use super::entry::{ArchiveSettings, LOST};
-use super::kept::ArchivedJob;
 use super::records::JobRecords;
 
 /// The jobs of earlier heads.

@@ -15,8 +15,8 @@ use springtide_runtime::records::memory::{MemoryFiles, StorageFault};
 use springtide_runtime::remote::{Refusal, Remote};
 use springtide_runtime::work::Outcome;
 
+use super::archived_job::{LINE_MAX, LINES_MAX};
 use super::entry::JobEnd;
-use super::kept::{LINE_MAX, LINES_MAX};
 use super::*;
 
 fn entry(job: u64) -> ArchiveEntry {

@@ -89,7 +89,7 @@ pub struct BriefJob {
 
 /// Brief jobs and cancels.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Brief {
+pub struct BriefJobs {
     /// The jobs, by the time of their submission.
     pub jobs: Vec<BriefJob>,
     /// Cancels: a time, and the index of a known job modulo their number.
@@ -100,7 +100,8 @@ pub struct Brief {
 #[derive(Default)]
 struct Ends {
     ended: RefCell<BTreeMap<JobId, Result<Outcome, JobError>>>,
-    again: Cell<u64>,
+    /// The number of ends reported for jobs that had ended already.
+    repeated_ends: Cell<u64>,
     cancelled: RefCell<BTreeSet<JobId>>,
     /// Events that the jobs sent to the client.
     records: RefCell<Vec<Record>>,
@@ -109,7 +110,7 @@ struct Ends {
 /// Runs a history of brief jobs.
 pub(super) async fn play(
     history: &FaultHistory,
-    brief: &Brief,
+    brief: &BriefJobs,
 ) -> Result<HistoryReport, HistoryFailure> {
     let grid = SimulatedGrid::start(&history.layout, registry()).await;
     let began = Instant::now();
@@ -127,7 +128,7 @@ pub(super) async fn play(
                 }
             };
             if received.ended.borrow_mut().insert(job, ended.outcome).is_some() {
-                received.again.set(received.again.get() + 1);
+                received.repeated_ends.set(received.repeated_ends.get() + 1);
             }
         }
     });
@@ -211,8 +212,8 @@ pub(super) async fn play(
     reading.abort();
     let completed = CompletedHistory { history, grid: &grid, job: last, survivors: Vec::new() };
     judge::check_nothing_left(&completed, RECONCILED_WITHIN, &mut met).await?;
-    if ends.again.get() > 0 {
-        return Err(Violation::Again(ends.again.get()).into());
+    if ends.repeated_ends.get() > 0 {
+        return Err(Violation::Again(ends.repeated_ends.get()).into());
     }
     let after = wall.saturating_sub(history.healed());
     let mut records = ends.records.take();
@@ -283,7 +284,7 @@ fn check_end(
     Ok(())
 }
 
-impl Brief {
+impl BriefJobs {
     /// The work of all jobs together.
     pub(super) fn work(&self) -> Duration {
         self.jobs.iter().map(|one| Duration::from_micros(one.job.work_us)).sum()

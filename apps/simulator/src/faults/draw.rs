@@ -8,7 +8,7 @@ use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::{LinkProfile, MemoryConfig};
 use springtide_runtime::random::SplitMix;
 
-use super::{Brief, BriefJob, Cut, Fault, FaultHistory, FaultRole, HistoryJob, Momentary};
+use super::{BriefJob, BriefJobs, Cut, Fault, FaultHistory, FaultRole, HistoryJob, Momentary};
 use crate::apps::{ModelledJob, WorkDivision};
 use crate::faults::marked::Marked;
 use crate::faults::summed::Summed;
@@ -105,7 +105,7 @@ impl FaultHistory {
         let leave_within = Duration::from_secs(30);
         let layout = Layout { clusters, network, seed, leave_within, stoppable: true };
         let params = JobParams { seed, poison_limit: 0, ..JobParams::default() };
-        let (job, at_start) = (HistoryJob::Brief(Brief { jobs, cancels }), Vec::new());
+        let (job, at_start) = (HistoryJob::Brief(BriefJobs { jobs, cancels }), Vec::new());
         Self { seed, layout, job, params, faults, at_start }
     }
 

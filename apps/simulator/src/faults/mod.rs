@@ -22,7 +22,7 @@ use springtide_runtime::event::Record;
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::{LinkProfile, MemoryConfig};
 
-pub use self::brief::{Brief, BriefJob, Momentary};
+pub use self::brief::{BriefJob, BriefJobs, Momentary};
 pub use self::marked::Marked;
 pub use self::summed::Summed;
 use crate::apps::ModelledJob;
@@ -205,7 +205,7 @@ pub enum HistoryJob {
     /// A master with workers.
     Summed(Summed),
     /// Many brief jobs.
-    Brief(Brief),
+    Brief(BriefJobs),
 }
 
 impl HistoryJob {

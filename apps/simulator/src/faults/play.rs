@@ -25,7 +25,7 @@ use crate::faults::brief::{self, Momentary};
 use crate::faults::marked::Marked;
 use crate::faults::summed::Summed;
 use crate::grid::{Layout, SimulatedGrid};
-use crate::stage::cluster_of;
+use crate::scenario_driver::cluster_of;
 
 /// Messages that senders repeat while they do not know whether they arrived: answers to audits, and
 /// requests and notices with a timer.

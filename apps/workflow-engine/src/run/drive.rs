@@ -30,8 +30,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::directory::{RunDirectory, TaskName, log_path};
+use super::external_inputs::ExternalInput;
 use super::flow::{Flow, FlowAction, FlowEvent};
-use super::given::GivenFile;
 use super::journal::JournalEntry;
 use super::pilot_job::{WorkflowPilot, send_orders};
 use super::pilots::{PilotId, PilotNode, PlacedTask, WantedNode};
@@ -827,12 +827,12 @@ impl<'a> Drive<'a> {
 
     // --- files ---
 
-    /// Copies given files to the first cluster with a directory of files, unless a cluster has
+    /// Copies external inputs to the first cluster with a directory of files, unless a cluster has
     /// them.
     async fn upload(&mut self) -> Result<(), Failed> {
         let Some(cluster) = self.staging.clusters().into_iter().next() else { return Ok(()) };
         let Some(server) = self.staging.server(&cluster).cloned() else { return Ok(()) };
-        for (&file, GivenFile { path, entry }) in &self.prepared.given {
+        for (&file, ExternalInput { path, entry }) in &self.prepared.external_inputs {
             let stored = &self.spec.stored[file];
             let mut entry = entry.clone();
             entry.name.clone_from(stored);
@@ -922,7 +922,7 @@ impl<'a> Drive<'a> {
     /// Removes the run's files from the clusters.
     pub async fn remove_files(&self) {
         let records = self.spec.tasks.iter().map(|task| task.record.clone());
-        // Placeholders do not read given files, which have no stored names then.
+        // Placeholders do not read external inputs, which have no stored names then.
         let files = self.spec.stored.iter().filter(|name| !name.is_empty()).cloned();
         let names: Vec<String> = files.chain(records).collect();
         self.staging.remove(&names).await;

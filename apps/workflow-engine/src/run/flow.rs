@@ -2,8 +2,8 @@
 //! planned again.
 //!
 //! A state machine without I/O and without a clock: [`FlowEvent`]s and the time in,
-//! [`FlowAction`]s out. It does not know what tasks compute, how jobs are submitted, and how a plan
-//! is made.
+//! [`FlowAction`]s out. This module does not know what tasks compute, how jobs are submitted, or
+//! how a plan is made.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,11 +28,11 @@ const SUBMITTED_MAX: usize = 16;
 /// The most jobs that are tasks of their own and wait for their nodes or run.
 const JOBS_MAX: usize = 256;
 /// A pilot gets no more tasks after this time if other jobs wait.
-const TURN: Time = 30 * SECOND;
+const PILOT_TURN_MAX: Time = 30 * SECOND;
 /// Memory of a node in bytes, besides that of its tasks.
 const NODE_MEMORY: u64 = 64 << 20;
 /// Ready tasks that are considered at once.
-const CONSIDERED: usize = 512;
+const READY_CONSIDERED_MAX: usize = 512;
 
 /// The files of a task.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -659,7 +659,7 @@ impl Flow {
         // Requirements for which no pilot has room.
         let mut full: Option<WantedNode> = None;
         let mut jobs = self.attempts.values().filter(|it| it.place == AttemptPlace::Job).count();
-        let ready: Vec<usize> = self.table.ready().take(CONSIDERED).collect();
+        let ready: Vec<usize> = self.table.ready().take(READY_CONSIDERED_MAX).collect();
         let mut started = 0;
         for &task in &ready {
             if !self.is_planned(task) {
@@ -751,7 +751,7 @@ impl Flow {
         }
         // What comes is used by the first tasks that fit.
         let mut coming: BTreeMap<WantedNode, i64> = BTreeMap::new();
-        let ready: Vec<usize> = self.table.ready().take(CONSIDERED).collect();
+        let ready: Vec<usize> = self.table.ready().take(READY_CONSIDERED_MAX).collect();
         for task in ready {
             if submitted >= SUBMITTED_MAX || count >= self.settings.pilots_max {
                 return;
@@ -796,7 +796,7 @@ impl Flow {
                 pilot.wanted.reservation.is_some_and(|id| self.reservations.contains_key(&id))
             };
             let had_turn = |pilot: &super::pilots::Pilot| {
-                let is_late = now >= pilot.since.saturating_add(TURN);
+                let is_late = now >= pilot.since.saturating_add(PILOT_TURN_MAX);
                 pilot.node.is_some() && !pilot.finishes && is_late && !is_reserved(pilot)
             };
             finish.extend(self.pilots.iter().filter(|(_, it)| had_turn(it)).map(|(id, _)| id));

@@ -5,7 +5,7 @@
 //! - [`drive`] executes that: it submits pilots ([`pilot_job`]), sends them tasks, brings files
 //!   ([`staging`]) and reserves slots ([`reserve`], [`parts`]).
 //! - [`directory`] and [`journal`] keep what was done, so that a later process continues.
-//! - [`given`] finds the files that no task writes.
+//! - [`external_inputs`] finds the files that no task writes.
 //! - [`spec`] makes tasks of a workflow, [`report`] describes a run that has ended, and [`control`]
 //!   has the commands for runs.
 //! - [`history`] makes a page and provenance files of a run's journal.
@@ -17,8 +17,8 @@
 pub mod control;
 mod directory;
 mod drive;
+mod external_inputs;
 mod flow;
-mod given;
 pub mod history;
 mod journal;
 mod parts;
@@ -47,11 +47,11 @@ use springtide_runtime::random::SplitMix;
 
 use self::directory::{ExistingRun, RunDirectory, RunManifest};
 use self::drive::Drive;
+use self::external_inputs::{ExternalInput, InputsPlace, find_external_inputs};
 use self::flow::{Flow, FlowSettings};
-use self::given::{GivenFile, InputsPlace, find_given};
 use self::journal::{JournalEntry, WorkflowSource};
 use self::report::CompletedRun;
-use self::spec::{RunSpec, SpecInput, given_files};
+use self::spec::{RunSpec, SpecInput, external_input_files};
 use self::staging::{Staging, part_of, path_below};
 use self::table::{FailureRules, TaskTable};
 use super::plan::ChoiceArgs;
@@ -197,7 +197,7 @@ struct Prepared {
     commands: BTreeMap<String, String>,
     fingerprint: u64,
     /// Files that tasks read and none writes.
-    given: BTreeMap<usize, GivenFile>,
+    external_inputs: BTreeMap<usize, ExternalInput>,
     /// Results that an earlier process copied to their places.
     fetched: BTreeSet<String>,
 }
@@ -223,7 +223,7 @@ fn prepare(args: &RunArgs, programs: &Programs<'_>) -> Result<Prepared, Failed> 
         read,
         commands,
         fingerprint: programs.fingerprint,
-        given: BTreeMap::new(),
+        external_inputs: BTreeMap::new(),
         fetched: BTreeSet::new(),
     })
 }
@@ -372,11 +372,13 @@ async fn run_attached(
         .collect();
     talk.wait_for("reading the workflow's inputs");
     if args.pretend.is_none() {
-        let (workflow, files) = (&prepared.read.workflow, given_files(&prepared.read));
+        let (workflow, files) = (&prepared.read.workflow, external_input_files(&prepared.read));
         let inputs = args.inputs.as_ref();
-        prepared.given = find_given(workflow, &files, inputs, &dir, &mut talk).await?;
+        prepared.external_inputs =
+            find_external_inputs(workflow, &files, inputs, &dir, &mut talk).await?;
     }
-    let digests = prepared.given.iter().map(|(file, given)| (*file, given.entry.sum.clone()));
+    let digests =
+        prepared.external_inputs.iter().map(|(file, input)| (*file, input.entry.sum.clone()));
     let spec = RunSpec::new(&SpecInput {
         read: &prepared.read,
         args: &args,

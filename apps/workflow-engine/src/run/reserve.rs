@@ -174,7 +174,7 @@ impl Reserver {
                 (task, (cluster, origin.saturating_add(place.start)))
             });
             let agreed = (places.collect(), parts.clone());
-            let objectives = plan.is();
+            let objectives = plan.objectives();
             *chosen.borrow_mut() = Some((agreed, seconds(objectives.makespan), objectives.cost));
             Ok((parts, objectives.cost))
         };

@@ -84,8 +84,8 @@ pub struct SpecInput<'a> {
     pub digests: &'a BTreeMap<usize, String>,
 }
 
-/// Files that tasks read and none writes.
-pub fn given_files(read: &Read) -> Vec<usize> {
+/// The external inputs: files that tasks read and no task writes.
+pub fn external_input_files(read: &Read) -> Vec<usize> {
     let count = read.workflow.files.len();
     let (mut written, mut taken) = (vec![false; count], vec![false; count]);
     for task in &read.workflow.tasks {

@@ -1,4 +1,5 @@
-//! Files of a run in the clusters' directories: given files, transfers between clusters, results.
+//! Files of a run in the clusters' directories: external inputs, transfers between clusters,
+//! results.
 //!
 //! It does not know which task needs a file, nor why.
 

@@ -11,7 +11,7 @@ use springtide_cli::exit::Failed;
 use springtide_runtime::work::OutputStream;
 use springtide_workflow::Format;
 
-use super::super::spec::given_files;
+use super::super::spec::external_input_files;
 use super::attempts::{AttemptEnd, RunHistory, TaskAttempt};
 use super::markup::{encode_path, relative_url};
 use super::timestamp;
@@ -212,7 +212,7 @@ impl Graph<'_> {
             "instrument": id(workflow),
             "startTime": timestamp(history.begun_s()),
             "actionStatus": format!("http://schema.org/{status}"),
-            "object": self.file_ids(&given_files(self.read)),
+            "object": self.file_ids(&external_input_files(self.read)),
             "result": self.file_ids(&results),
         });
         if status != "ActiveActionStatus" {

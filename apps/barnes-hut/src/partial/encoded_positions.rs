@@ -1,9 +1,10 @@
 //! The places of a view's bodies from step to step, and from one view to the next.
 //!
 //! When bodies are sorted all views are replaced, but most bodies of a new view were in former
-//! ones. For such a body the view's form gives the reference, and its places continue from there. A
-//! new body needs two whole frames, one of its place and one of its change. These take ten times
-//! the bytes of a later frame. This module depends on neither cells nor messages.
+//! ones. For such a body the view's header (its form) names the body's index in the former view,
+//! and its places continue from there. A new body needs two whole frames, one of its place and one
+//! of its change. These take ten times the bytes of a later frame. This module depends on neither
+//! cells nor messages.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ const PLACE: &[ColumnCoding] = &[ColumnCoding::InOrder; 3];
 
 /// The places of a view's bodies, as they were sent in each step.
 #[derive(Clone, Debug)]
-pub(crate) struct Places {
+pub(crate) struct EncodedPositions {
     /// For each body, whether a former view had it, and its index among the bodies that former
     /// views had, or had not.
     rows: Vec<(bool, usize)>,
@@ -28,7 +29,7 @@ pub(crate) type Reference = (u32, u32);
 /// The views before the last sorting, as both the sender and the receiver know them.
 pub(crate) struct FormerViews<'p> {
     /// The places that the view of a root with this number showed.
-    pub places: &'p dyn Fn(u32) -> Option<&'p Places>,
+    pub places: &'p dyn Fn(u32) -> Option<&'p EncodedPositions>,
     /// The movement of a fixed point inside the box since then.
     pub moved: [f64; 3],
 }
@@ -47,7 +48,7 @@ impl FormerViews<'_> {
         for (&root, first) in &mut firsts {
             put_number(root, to);
             *first = count;
-            count += (self.places)(root).map_or(0, Places::len) as u32;
+            count += (self.places)(root).map_or(0, EncodedPositions::len) as u32;
         }
         if firsts.is_empty() {
             return;
@@ -95,7 +96,7 @@ impl FormerViews<'_> {
 
     /// The places of a view's bodies, continued from these references; none if a reference is not
     /// valid.
-    pub(super) fn continue_from(&self, known: &[Option<Reference>]) -> Option<Places> {
+    pub(super) fn continue_from(&self, known: &[Option<Reference>]) -> Option<EncodedPositions> {
         let (mut rows, mut before, mut new) = (Vec::with_capacity(known.len()), Vec::new(), 0);
         for known in known {
             if let &Some((root, at)) = known {
@@ -109,17 +110,17 @@ impl FormerViews<'_> {
             }
         }
         let before = Track::of_rows(PLACE, &before, &self.moved);
-        Some(Places { rows, tracks: [Track::new(PLACE), before] })
+        Some(EncodedPositions { rows, tracks: [Track::new(PLACE), before] })
     }
 }
 
-impl Places {
+impl EncodedPositions {
     /// The number of bodies.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Encodes the present places, for [`Places::decode`].
+    /// Encodes the present places, for [`EncodedPositions::decode`].
     pub(super) fn encode(&mut self, places: impl Iterator<Item = [f32; 3]>, to: &mut Vec<u8>) {
         let mut numbers = [(); 2].map(|()| Vec::with_capacity(3 * self.rows.len()));
         for (&(is_known, _), place) in self.rows.iter().zip(places) {
@@ -169,7 +170,7 @@ mod tests {
 
     /// Encodes and decodes these bodies in these steps; returns the bytes of the last.
     fn follow(
-        (sender, receiver): (&mut Places, &mut Places),
+        (sender, receiver): (&mut EncodedPositions, &mut EncodedPositions),
         bodies: &[usize],
         steps: std::ops::Range<u32>,
     ) -> Vec<u8> {
@@ -216,10 +217,10 @@ mod tests {
             all.sort_by_key(|(body, _)| (*body as u64).wrapping_mul(seed | 1) % (count + 7));
             let (bodies, known): (Vec<usize>, Vec<_>) = all.into_iter().unzip();
             let [sent, received] = [0, 1].map(|receiver_past| {
-                let of = |(root, (_, sender, receiver)): (&u32, &(_, Places, Places))| {
+                let former = sent.iter().map(|(root, (_, sender, receiver))| {
                     (*root, if receiver_past == 1 { receiver.clone() } else { sender.clone() })
-                };
-                sent.iter().map(of).collect::<BTreeMap<u32, Places>>()
+                });
+                former.collect::<BTreeMap<u32, EncodedPositions>>()
             });
             let sender_past = |root: u32| sent.get(&root);
             let receiver_past = |root: u32| received.get(&root);

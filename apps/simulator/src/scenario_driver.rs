@@ -1,7 +1,6 @@
-//! Executes the events of a scenario on a simulated or live grid, each at its time, and undoes
-//! them.
+//! Plays a scenario file on a grid: executes each event at its time, and undoes it.
 //!
-//! This module does not depend on the job.
+//! The grid is a simulated or a live one. This module does not depend on the job.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -38,7 +37,7 @@ pub trait ControlledGrid {
     fn set_speed(&self, node: &NodeId, speed: f64);
 
     /// Sets the link from a cluster to another, or inside one.
-    fn set_line(&self, from: &ClusterId, to: &ClusterId, profile: LinkProfile);
+    fn set_link(&self, from: &ClusterId, to: &ClusterId, profile: LinkProfile);
 
     /// Sets the link that all traffic into and out of a cluster passes.
     fn set_uplink(&self, cluster: &ClusterId, profile: LinkProfile);
@@ -78,7 +77,7 @@ impl ControlledGrid for SimulatedGrid {
         self.machines().set_speed(node, speed);
     }
 
-    fn set_line(&self, from: &ClusterId, to: &ClusterId, profile: LinkProfile) {
+    fn set_link(&self, from: &ClusterId, to: &ClusterId, profile: LinkProfile) {
         self.network().set_link(from, to, profile);
     }
 
@@ -119,8 +118,8 @@ pub struct ScenarioDriver {
 }
 
 impl ScenarioDriver {
-    /// A stage over a grid; [`ScenarioDriver::set_links`] and [`ScenarioDriver::claim_late_nodes`]
-    /// then apply the file.
+    /// Creates a driver for a grid. [`ScenarioDriver::set_links`] and
+    /// [`ScenarioDriver::claim_late_nodes`] then apply the file.
     pub fn new(world: Rc<dyn ControlledGrid>, config: &ScenarioConfig) -> Rc<Self> {
         let (claims, detector) = (RefCell::default(), DeadEndDetector::new(config.event.len()));
         Rc::new(Self { world, config: config.clone(), claims, detector })
@@ -145,17 +144,17 @@ impl ScenarioDriver {
         let [there, back] = directions(&self.config.wide.line());
         if there != back {
             for (a, b) in self.pairs() {
-                self.set_line(&a, &b, [there.clone(), back.clone()]);
+                self.set_link(&a, &b, [there.clone(), back.clone()]);
             }
         }
         for link in &self.config.link {
             let Pair(a, b) = &link.between;
-            self.set_line(&id(a), &id(b), directions(&link.line()));
+            self.set_link(&id(a), &id(b), directions(&link.line()));
         }
         for place in &self.config.cluster {
             let name = id(&place.name);
             let inside = LinkProfile::default().delay(place.delay.get());
-            self.world.set_line(&name, &name, inside);
+            self.world.set_link(&name, &name, inside);
             self.set_uplink(&name, place.uplink);
         }
     }
@@ -186,13 +185,13 @@ impl ScenarioDriver {
             Some((self.config.line(a.as_str(), b.as_str()).up_and_down?, a, b))
         });
         let flaps = flaps.map(|((up, down), a, b)| {
-            let stage = self.clone();
+            let driver = self.clone();
             actix_rt::spawn(async move {
                 loop {
                     sleep(up).await;
-                    stage.world.cut(&a, &b, true);
+                    driver.world.cut(&a, &b, true);
                     sleep(down).await;
-                    stage.world.cut(&a, &b, false);
+                    driver.world.cut(&a, &b, false);
                 }
             })
         });
@@ -200,9 +199,9 @@ impl ScenarioDriver {
     }
 
     /// Sets a link in both directions.
-    fn set_line(&self, a: &ClusterId, b: &ClusterId, [there, back]: [LinkProfile; 2]) {
-        self.world.set_line(a, b, there);
-        self.world.set_line(b, a, back);
+    fn set_link(&self, a: &ClusterId, b: &ClusterId, [there, back]: [LinkProfile; 2]) {
+        self.world.set_link(a, b, there);
+        self.world.set_link(b, a, back);
     }
 
     fn set_uplink(&self, cluster: &ClusterId, uplink: Option<ByteRate>) {
@@ -318,7 +317,7 @@ impl ScenarioDriver {
                 let line = self.config.line(a.as_str(), b.as_str());
                 let original = directions(&line);
                 tell(format!("the link between {a} and {b} is another"));
-                self.set_line(
+                self.set_link(
                     &a,
                     &b,
                     original.each_ref().map(|original| changed(original, event, line.queue)),
@@ -392,7 +391,7 @@ impl ScenarioDriver {
             }
             Undo::Line(a, b, line) => {
                 tell(format!("the link between {a} and {b} is as before"));
-                self.set_line(&a, &b, line);
+                self.set_link(&a, &b, line);
             }
             Undo::Cut(a, b) => {
                 tell(format!("{a} and {b} reach each other again"));

@@ -1,6 +1,6 @@
 //! One job of the archive: its files and its state in memory.
 //!
-//! Independent of submission and of the start of heads.
+//! This module knows neither submission nor the start of heads.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -40,13 +40,13 @@ pub(super) struct ArchivedJob {
     pub(super) unlogged: bool,
     pub(super) dir: PathBuf,
     /// The job's run directory, until the job ends.
-    pub(super) open: JobFiles,
+    pub(super) files: JobFiles,
     /// The result that could not be stored, with the reason.
     pub(super) unwritten: Option<(JobResult, String)>,
     /// The last preliminary outcome of the job. A later head receives only later ones.
     preliminary: Option<Outcome>,
     records: JobRecords,
-    /// Lines of processes that have no end yet.
+    /// Incomplete last lines of the processes' output.
     splitter: LineSplitter,
     /// What the job has used so far.
     usage: JobUsage,
@@ -89,7 +89,7 @@ fn tail(log: &Path, max: usize) -> io::Result<(VecDeque<String>, u64)> {
 /// Shortens a line to its maximum length in memory.
 fn shorten(line: &str) -> String {
     if line.len() > LINE_MAX {
-        let end = (0..=LINE_MAX).rev().find(|&time| line.is_char_boundary(time));
+        let end = (0..=LINE_MAX).rev().find(|&index| line.is_char_boundary(index));
         format!("{} ...", &line[..end.unwrap_or(0)])
     } else {
         line.to_owned()
@@ -105,7 +105,7 @@ impl ArchivedJob {
             line_count: 0,
             unlogged: false,
             dir,
-            open: JobFiles::Closed,
+            files: JobFiles::Closed,
             unwritten: None,
             preliminary: None,
             records,
@@ -122,23 +122,23 @@ impl ArchivedJob {
         planned: PlannedFiles,
     ) -> Self {
         let mut job = Self::new(dir, entry, records);
-        job.open = JobFiles::Planned(Box::new(planned));
+        job.files = JobFiles::Planned(Box::new(planned));
         job
     }
 
     /// Makes the job's directory, unless it exists.
     pub(super) fn make_files(&mut self) {
-        let JobFiles::Planned(planned) = &self.open else { return };
+        let JobFiles::Planned(planned) = &self.files else { return };
         let PlannedFiles { about, config, log_max } = &**planned;
         let out = make_dir(&self.dir)
             .and_then(|()| OutDir::create_closed(&self.dir, about, config, *log_max));
-        self.open = JobFiles::Open(self.open_or_files_only(out));
+        self.files = JobFiles::Open(self.open_or_files_only(out));
     }
 
     /// The job's directory, until the job ends.
     fn files(&mut self) -> Option<&mut OutDir> {
         self.make_files();
-        match &mut self.open {
+        match &mut self.files {
             JobFiles::Open(out) => Some(out),
             JobFiles::Planned(_) | JobFiles::Closed => None,
         }
@@ -180,7 +180,7 @@ impl ArchivedJob {
     fn close(&mut self) -> Option<String> {
         self.progress = None;
         self.make_files();
-        let JobFiles::Open(mut open) = std::mem::replace(&mut self.open, JobFiles::Closed) else {
+        let JobFiles::Open(mut open) = std::mem::replace(&mut self.files, JobFiles::Closed) else {
             return None;
         };
         if let Err(failed) = open.end_log() {
@@ -243,7 +243,7 @@ impl ArchivedJob {
             make_dir(&self.dir)
                 .and_then(|()| OutDir::create_closed(&self.dir, &about, config, log_max))
         };
-        self.open = JobFiles::Open(self.open_or_files_only(out));
+        self.files = JobFiles::Open(self.open_or_files_only(out));
         self.say("a new head continues the grid");
     }
 

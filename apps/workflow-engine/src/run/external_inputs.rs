@@ -1,8 +1,8 @@
-//! Files that tasks read and none writes: where they are, and how they come to this host.
+//! External inputs: files that tasks read and no task writes, and how they come to this host.
 //!
 //! A file is looked for in the directory or below the URL of `--inputs`, and then at the place that
-//! the workflow names. Files of URLs and packed directories are in the run's directory. It does not
-//! know how files reach the clusters.
+//! the workflow names. Files of URLs and packed directories are in the run's directory. This
+//! module does not know how files reach the clusters.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -55,29 +55,30 @@ impl std::str::FromStr for InputsPlace {
     }
 }
 
-/// A file that tasks read and none writes.
+/// A file that tasks read and no task writes.
 #[derive(Clone, Debug)]
-pub struct GivenFile {
+pub struct ExternalInput {
     /// Its path on this host.
     pub path: PathBuf,
     /// The entry of its content.
     pub entry: FileEntry,
 }
 
-/// Finds files by their indices, and brings those that are elsewhere to a run's directory.
+/// Finds external inputs by their indices, and brings those that are elsewhere to a run's
+/// directory.
 ///
 /// # Errors
 /// A file is missing, cannot be read, or cannot be downloaded.
-pub async fn find_given(
+pub async fn find_external_inputs(
     workflow: &Workflow,
     files: &[usize],
     inputs: Option<&InputsPlace>,
     run: &Path,
     talk: &mut Talk,
-) -> Result<BTreeMap<usize, GivenFile>, Failed> {
+) -> Result<BTreeMap<usize, ExternalInput>, Failed> {
     let mut found = BTreeMap::new();
     let directory = run.join(DIRECTORY);
-    let places: Vec<(usize, GivenPlace)> = files
+    let places: Vec<(usize, ExternalInputPlace)> = files
         .iter()
         .map(|&file| Ok((file, place_of(workflow, file, inputs, files.len())?)))
         .collect::<Result<_, Failed>>()?;
@@ -85,42 +86,42 @@ pub async fn find_given(
         let own = &workflow.files[file];
         let name = &own.name;
         let path = match place {
-            GivenPlace::Url(url) => {
+            ExternalInputPlace::Url(url) => {
                 make_dir(&directory)?;
                 let path = directory.join(file.to_string());
                 talk.wait_for(&format!("downloading {url}"));
                 download_repeatedly(&url, &path).await?;
                 path
             }
-            GivenPlace::Path(path) if own.is_directory() => {
+            ExternalInputPlace::Path(path) if own.is_directory() => {
                 make_dir(&directory)?;
                 let archive = directory.join(format!("{file}.tar"));
                 talk.wait_for(&format!("packing {}", path.display()));
                 pack_directory(&path, &archive).await?;
                 archive
             }
-            GivenPlace::Path(path) => path,
+            ExternalInputPlace::Path(path) => path,
         };
         talk.wait_for(&format!("reading {}", path.display()));
         let entry = summed(&path, name).await?;
-        found.insert(file, GivenFile { path, entry });
+        found.insert(file, ExternalInput { path, entry });
     }
     Ok(found)
 }
 
 /// The place of a file outside of the grid.
-enum GivenPlace {
+enum ExternalInputPlace {
     Path(PathBuf),
     Url(String),
 }
 
-/// The place of a file. One of a path exists.
+/// The place of a file. A place that is a path exists.
 fn place_of(
     workflow: &Workflow,
     file: usize,
     inputs: Option<&InputsPlace>,
     count: usize,
-) -> Result<GivenPlace, Failed> {
+) -> Result<ExternalInputPlace, Failed> {
     let file = &workflow.files[file];
     let name = file.name.as_str();
     let mut missing = None;
@@ -140,9 +141,9 @@ fn place_of(
             missing.get_or_insert(path);
         }
         (Some(FileSource::Url(_)), _) if file.is_directory() => {}
-        (Some(FileSource::Url(url)), _) => return Ok(GivenPlace::Url(url.clone())),
+        (Some(FileSource::Url(url)), _) => return Ok(ExternalInputPlace::Url(url.clone())),
         (None, Some(InputsPlace::Url(base))) if !file.is_directory() => {
-            return Ok(GivenPlace::Url(format!(
+            return Ok(ExternalInputPlace::Url(format!(
                 "{}/{}",
                 base.trim_end_matches('/'),
                 name.trim_start_matches('/')
@@ -163,11 +164,11 @@ fn place_of(
     }))
 }
 
-fn check_kind(path: PathBuf, is_directory: bool) -> Result<GivenPlace, Failed> {
+fn check_kind(path: PathBuf, is_directory: bool) -> Result<ExternalInputPlace, Failed> {
     let shown = path.display();
     if is_directory && !path.is_dir() {
         return Err(Failed::usage(format!(
-            "{shown} is no directory: the name of a file of a workflow ends without a slash"
+            "{shown} is not a directory: the name of a file of a workflow ends without a slash"
         )));
     }
     if !is_directory && path.is_dir() {
@@ -176,9 +177,9 @@ fn check_kind(path: PathBuf, is_directory: bool) -> Result<GivenPlace, Failed> {
         )));
     }
     if !is_directory && !path.is_file() {
-        return Err(Failed::usage(format!("{shown} is no regular file")));
+        return Err(Failed::usage(format!("{shown} is not a regular file")));
     }
-    Ok(GivenPlace::Path(path))
+    Ok(ExternalInputPlace::Path(path))
 }
 
 /// What a server said of a file that was downloaded.

@@ -1,7 +1,6 @@
-//! The order in which a process computes its blocks, and the points at which it sends the results
-//! of the first ones to others.
+//! The order in which a process computes its blocks, and when it sends early results.
 //!
-//! Pure; depends on neither messages nor trees.
+//! This module is pure, and depends on neither messages nor trees.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -19,9 +18,9 @@ pub(crate) struct FirstRoot {
     pub part: f64,
 }
 
-/// The order of blocks: see the head of this file.
+/// The order in which a process computes its blocks, and when it sends early results.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct BlockOrder {
     /// Blocks: those of the first roots, then the others.
     order: Vec<usize>,
     /// The first roots that are not sent yet, in order; each with the number of blocks that are
@@ -29,7 +28,7 @@ pub(crate) struct Turns {
     first: Vec<(FirstRoot, usize)>,
 }
 
-impl Turns {
+impl BlockOrder {
     /// The order of the blocks that can be computed. The roots that come first are those all of
     /// whose blocks can be computed or have been.
     pub(crate) fn new(ready: &[usize], first: Vec<FirstRoot>) -> Self {
@@ -91,24 +90,30 @@ mod tests {
     #[test]
     fn results_are_sent_after_some_work() {
         let some = vec![first(3, 4..6, 0.125), first(0, 0..1, 0.125), first(2, 3..4, 0.03125)];
-        let mut turns = Turns::new(&[0, 1, 2, 3, 4, 5], some);
-        assert_eq!(turns.order, [4, 5, 0, 3, 1, 2]);
-        assert_eq!((turns.blocks(0, 9), turns.blocks(0, 2)), (&[4, 5, 0][..], &[4, 5][..]));
+        let mut block_order = BlockOrder::new(&[0, 1, 2, 3, 4, 5], some);
+        assert_eq!(block_order.order, [4, 5, 0, 3, 1, 2]);
+        assert_eq!(
+            (block_order.blocks(0, 9), block_order.blocks(0, 2)),
+            (&[4, 5, 0][..], &[4, 5][..])
+        );
         let none: Vec<u32> = Vec::new();
-        assert_eq!((turns.take(0), turns.take(2)), (none.clone(), none.clone()));
-        assert_eq!((turns.take(3), turns.take(3)), (vec![3, 0], none.clone()));
+        assert_eq!((block_order.take(0), block_order.take(2)), (none.clone(), none.clone()));
+        assert_eq!((block_order.take(3), block_order.take(3)), (vec![3, 0], none.clone()));
         // The rest is little, and all there is.
-        assert_eq!(turns.blocks(3, 9), [3]);
-        assert_eq!((turns.take(4), turns.take(6)), (vec![2], none.clone()));
-        assert_eq!((turns.blocks(4, 9), turns.blocks(6, 9)), (&[1, 2][..], &[][..]));
+        assert_eq!(block_order.blocks(3, 9), [3]);
+        assert_eq!((block_order.take(4), block_order.take(6)), (vec![2], none.clone()));
+        assert_eq!((block_order.blocks(4, 9), block_order.blocks(6, 9)), (&[1, 2][..], &[][..]));
     }
 
     #[test]
     fn computed_blocks_have_no_turn() {
         let some = vec![first(0, 0..2, 0.5), first(1, 2..3, 0.5), first(2, 3..5, 0.5)];
-        let mut turns = Turns::new(&[1, 3, 4, 6], some);
-        assert_eq!(turns.order, [1, 3, 4, 6]);
-        assert_eq!((turns.take(0), turns.take(1), turns.take(3)), (vec![], vec![0, 1], vec![2]));
+        let mut block_order = BlockOrder::new(&[1, 3, 4, 6], some);
+        assert_eq!(block_order.order, [1, 3, 4, 6]);
+        assert_eq!(
+            (block_order.take(0), block_order.take(1), block_order.take(3)),
+            (vec![], vec![0, 1], vec![2])
+        );
     }
 
     proptest! {
@@ -127,17 +132,17 @@ mod tests {
                 begin += length;
             }
             let ready: Vec<usize> = (0..begin).collect();
-            let mut turns = Turns::new(&ready, firsts.clone());
+            let mut block_order = BlockOrder::new(&ready, firsts.clone());
             let (mut computed, mut taken, mut done) = (BTreeSet::new(), Vec::new(), 0);
             for most in mosts {
-                for root in turns.take(done) {
+                for root in block_order.take(done) {
                     let of_root = firsts.iter().find(|first| first.root == root).unwrap();
                     prop_assert!(of_root.blocks.clone().all(|block| computed.contains(&block)));
                     taken.push(root);
                 }
-                let blocks = turns.blocks(done, most);
+                let blocks = block_order.blocks(done, most);
                 // No message waits for more than one call.
-                prop_assert!((1..blocks.len()).all(|more| turns.count(done + more) == 0));
+                prop_assert!((1..blocks.len()).all(|more| block_order.count(done + more) == 0));
                 computed.extend(blocks.iter().copied());
                 done += blocks.len();
             }
