@@ -22,7 +22,7 @@
 //! A head counts in the grid's directory while it holds the lease. If that directory is lost, nodes
 //! and sites forget the former head's number in the same way. A client's name is used once.
 //!
-//! Independent of roles and messages.
+//! This module knows neither roles nor messages.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

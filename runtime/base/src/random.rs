@@ -13,7 +13,7 @@ impl SplitMix {
         Self(text.bytes().fold(seed, |seed, byte| Self(seed ^ u64::from(byte)).next()))
     }
 
-    /// The next number of the sequence. It is no iterator, since it has no end.
+    /// The next number of the sequence. It is not an iterator, since it has no end.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -2,7 +2,7 @@
 //!
 //! Each such cluster would promise the processors of both, and jobs would start that never get
 //! their nodes. Only batch systems that list machines are compared. Of others, the config itself
-//! says how many nodes a cluster has. Independent of how a batch system is asked.
+//! says how many nodes a cluster has. This module does not know how a batch system is asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};

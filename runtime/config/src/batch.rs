@@ -1,7 +1,7 @@
 //! Batch systems in a grid's config: the values of a site, and templates of their commands.
 //!
 //! A template has the command lines of a batch system and the patterns that read their output. The
-//! presets are templates in TOML. Independent of how commands run.
+//! presets are templates in TOML. This module does not know how commands run.
 // Doc lines of keys are also the template's comments, where `[work]` is a section's name, no link.
 #![allow(rustdoc::broken_intra_doc_links)]
 

@@ -1,8 +1,8 @@
 //! Configuration in TOML, in layers. All problems are reported at once with their places, and each
 //! value has an origin.
 //!
-//! The layers are defaults, the file, the environment (`SPRINGTIDE_SECTION__KEY`) and flags.
-//! Independent of the uses of the values: no network, no actors.
+//! The layers are defaults, the file, the environment (`SPRINGTIDE_SECTION__KEY`) and flags. This
+//! crate does not know the uses of the values: no network, no actors.
 
 mod alias;
 mod batch;

@@ -1,6 +1,6 @@
 //! The problems of a config: all at once, each with its place and, if likely, the intended word.
 //!
-//! Independent of the keys of a config.
+//! This module does not know the keys of a config.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! The hosts of an ssh cluster: their section and format, and the nodes of each.
 //!
-//! Independent of how a host is reached.
+//! This module does not know how a host is reached.
 // Doc lines of keys are also the template's comments, where `[net]` is a section's name, no link.
 #![allow(rustdoc::broken_intra_doc_links)]
 

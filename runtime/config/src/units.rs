@@ -1,7 +1,7 @@
 //! The types of config values: names, durations, sizes, rates, ports and choices.
 //!
-//! Each has one text form, which it reads and writes, and an error that names the valid form.
-//! Independent of files and keys.
+//! Each has one text form, which it reads and writes, and an error that names the valid form. This
+//! module knows neither files nor keys.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -184,7 +184,7 @@ fn decimal(text: &str) -> Option<(u128, u32)> {
     Some((format!("{whole}{part}").parse().ok()?, part.len() as u32))
 }
 
-/// A number with one of these units, in their common base. None if the result is no integer or
+/// A number with one of these units, in their common base. None if the result is not an integer or
 /// exceeds `u64`.
 fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let at = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;

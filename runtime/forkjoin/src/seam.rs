@@ -31,7 +31,7 @@ pub trait Seam: Send + Sync {
     /// it.
     fn pass(&self, thread: usize, time: Duration);
 
-    /// Waits until all threads have ended. The caller is no compute thread.
+    /// Waits until all threads have ended. The caller is not a compute thread.
     fn join(&self);
 
     /// The time on the seam's clock, since any fixed moment.

@@ -11,8 +11,8 @@
 //!   that the link gives a node.
 //!
 //! Source: Self-adaptive applications on the grid (PPoPP 2007), section 3.3 (bandwidth between
-//! clusters by measuring data transfer times). Independent of how data is transferred, and without
-//! a clock.
+//! clusters by measuring data transfer times). This module does not know how data is transferred,
+//! and has no clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

@@ -18,7 +18,7 @@
 //!   failure in between loses the order.
 //! - *A reply or a typed error* for every `send`.
 //!
-//! Independent of the meaning of messages, and of roles, jobs and tasks.
+//! This crate does not know the meaning of messages, roles, jobs or tasks.
 
 mod callee;
 mod caller;

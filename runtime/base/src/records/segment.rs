@@ -8,8 +8,8 @@
 //!
 //! A line consists of five fields: its kind (header, snapshot or record), its number, the body's
 //! length and checksum, and the checksum of all preceding fields. The body follows: schema, version
-//! and a JSON value. Numbers are hexadecimal. No other spelling of a header is accepted.
-//! Independent of files.
+//! and a JSON value. Numbers are hexadecimal. No other spelling of a header is accepted. This
+//! module does not know files.
 
 use serde::{Deserialize, Serialize};
 
@@ -66,7 +66,7 @@ pub(super) struct SegmentLine {
     pub(super) length: usize,
 }
 
-/// The reason why bytes are no complete line.
+/// The reason why bytes are not a complete line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
     /// The line is cut off: by a crash during its write, or because another process is writing it.

@@ -20,7 +20,7 @@ pub(crate) type Root = Box<dyn FnOnce(&Context<'_>) + Send>;
 
 /// A closure of a caller that waits, and the places where its result is put and announced.
 ///
-/// Both places are on the caller's stack. The closure is taken from there and is no argument of
+/// Both places are on the caller's stack. The closure is taken from there and is not an argument of
 /// [`run`](Self::run): while a function runs, no other party may use what its arguments borrow. The
 /// caller may use it once it has the message.
 struct WaitedRoot<F, R> {
@@ -50,8 +50,8 @@ where
     }
 }
 
-/// Runs a closure on a thread of the pool and waits for its result. The caller is no thread of this
-/// pool.
+/// Runs a closure on a thread of the pool and waits for its result. The caller is not a thread of
+/// this pool.
 ///
 /// # Errors
 /// The panic of the closure.

@@ -218,8 +218,8 @@ impl<T> Deque<T> {
 
     /// Takes the element that was pushed to this place. Returns whether it was still there.
     ///
-    /// The caller passes the place, so that a chain of joins is no chain of loads of `bottom` that
-    /// each wait for the previous store.
+    /// The caller passes the place. Otherwise a chain of joins would be a chain of loads of
+    /// `bottom` that each wait for the previous store.
     ///
     /// # Safety
     /// Only the deque's owning thread calls this, after all elements above `place` were taken.

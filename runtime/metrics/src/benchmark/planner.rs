@@ -65,7 +65,7 @@ impl Default for BenchmarkSettings {
 /// An inconsistency of benchmark settings.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum BenchmarkSettingsError {
-    /// The overhead is no valid share.
+    /// The overhead is not a valid share.
     #[error("the benchmarks' overhead is {0}; it must be a share of wall time from 0 to 0.5")]
     Overhead(f64),
     /// A run would have no length.

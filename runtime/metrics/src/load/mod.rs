@@ -175,14 +175,14 @@ impl Load {
     /// foreign load that goes from 0.90 to 0.95 halves that share. Denied time and the quota are
     /// compared in the same way.
     ///
-    /// Values that only one of the two has are no difference. Foreign time, steal, throttling and
-    /// the quota are always compared. Run queue and pressure include this process's own waiting. So
-    /// they count only while its own use is about equal. The noisier run queue counts only without
-    /// pressure.
+    /// Values that only one of the two has are not a difference. Foreign time, steal, throttling
+    /// and the quota are always compared. Run queue and pressure include this process's own
+    /// waiting. So they count only while its own use is about equal. The noisier run queue counts
+    /// only without pressure.
     pub fn changed_from(&self, other: &Load, thresholds: &LoadThresholds) -> Option<LoadChange> {
         let change = |part, before: Option<f64>, after: Option<f64>, threshold: f64| {
             let (before, after) = (before?, after?);
-            // Written so that a NaN is no difference.
+            // Written so that a NaN is not a difference.
             ((after - before).abs() > threshold).then_some(LoadChange { part, before, after })
         };
         let t = thresholds;

@@ -254,7 +254,7 @@ const TASK_FACTOR_MAX: u32 = 10;
 /// The age in which a speed gains its error where its age has no limit.
 const USUAL_AGE: Duration = Duration::from_secs(60);
 
-/// The multiple of the threshold of a jump beyond which it is no outlier.
+/// The multiple of the threshold of a jump beyond which it is not an outlier.
 const SURE_JUMP: f64 = 2.0;
 
 /// The greatest variance of a signal: only the order of magnitude of the speed is known.

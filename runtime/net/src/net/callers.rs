@@ -2,8 +2,8 @@
 //! links and for the join endpoint.
 //!
 //! A caller that never completes its handshake holds a slot until its timeout. Callers without a
-//! validated address therefore cannot take the last slots, and no host can take all. Independent of
-//! sockets and of the callers' purpose.
+//! validated address therefore cannot take the last slots, and no host can take all. This module
+//! knows neither sockets nor the callers' purpose.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

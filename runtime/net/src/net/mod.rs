@@ -1,6 +1,6 @@
 //! The network of a node: one handle over QUIC or over an in-memory network.
 //!
-//! Independent of the meaning of frames, and of roles, jobs and tasks.
+//! This module does not know the meaning of frames, roles, jobs or tasks.
 
 mod bulk;
 mod callers;
@@ -458,7 +458,7 @@ impl NetState {
         self.transport.learn(Contact { node, cluster, address }, Some(*incarnation));
     }
 
-    /// Passes the address of a member to the transport. Returns false if the node is no member.
+    /// Passes the address of a member to the transport. Returns false if the node is not a member.
     fn look_up(&self, node: &NodeId) -> bool {
         let members = self.members.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let member = members.get(node);

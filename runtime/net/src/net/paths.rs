@@ -1,7 +1,7 @@
 //! The links between clusters, and the path of a datagram from one cluster to another.
 //!
-//! Both kinds of in-memory network, the user-space router and shaped sockets share it. Independent
-//! of the traffic.
+//! Both kinds of in-memory network, the user-space router and shaped sockets share it. This module
+//! does not know the traffic.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Protocol violations of a peer, and the ban that follows repeated ones.
 //!
-//! Pure: times count from any fixed start. Independent of the kind of violation.
+//! Pure: times count from any fixed start. This module does not know the kind of violation.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The grid's certificate authority, and the certificates by which nodes prove their names.
 //!
-//! Independent of connections. Every link uses mutual TLS 1.3 with this authority only. A node
-//! certificate names node, cluster and role in one URI (`springtide://<cluster>/<role>/<node>`),
-//! and the grid as its subject's organisation.
+//! This module does not know connections. Every link uses mutual TLS 1.3 with this authority only.
+//! A node certificate names node, cluster and role in one URI
+//! (`springtide://<cluster>/<role>/<node>`), and the grid as its subject's organisation.
 
 mod enrol;
 mod rotation;

@@ -1,8 +1,8 @@
 //! The interface below [`Net`](super::Net): ordered, bounded streams of frames between nodes, one
 //! per class.
 //!
-//! QUIC and the in-memory network implement it. Independent of the meaning of frames and of bulk
-//! transfers.
+//! QUIC and the in-memory network implement it. This module knows neither the meaning of frames nor
+//! bulk transfers.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -302,7 +302,7 @@ pub enum RefuseReason {
     Identity,
     /// A later incarnation of the node is known.
     StaleIncarnation,
-    /// The peer's first frame was no hello, or did not arrive in time.
+    /// The peer's first frame was not a hello, or did not arrive in time.
     BadHello,
     /// Both sides opened a connection simultaneously and the other one stays, or the attempt was
     /// abandoned.

@@ -1,8 +1,8 @@
 //! The only decoder of bytes from outside, and the encoder that matches it.
 //!
 //! All code that reads bytes from the network decodes them here. The decoder enforces the size cap
-//! of the kind and a nesting depth of [`DEPTH_MAX`], and refuses trailing bytes. Independent of
-//! streams and peers.
+//! of the kind and a nesting depth of [`DEPTH_MAX`], and refuses trailing bytes. This module knows
+//! neither streams nor peers.
 
 use bytes::Bytes;
 use rmp_serde::decode::{Deserializer, Error as DecodeError};
@@ -51,7 +51,7 @@ pub enum WireError {
         /// The name of the kind, or `payload`.
         what: String,
     },
-    /// The bytes are no value of the requested type.
+    /// The bytes are not a value of the requested type.
     #[error("a {what} cannot be decoded: {reason}")]
     Malformed {
         /// The name of the kind, or `payload`.

@@ -1,7 +1,7 @@
 //! A frame: a header of eight bytes and a payload.
 //!
-//! Header, little endian: payload length `u32`, kind `u16`, wire version `u8`, flags `u8`.
-//! Independent of the meaning and the encoding of payloads.
+//! Header, little endian: payload length `u32`, kind `u16`, wire version `u8`, flags `u8`. This
+//! module knows neither the meaning nor the encoding of payloads.
 
 use bytes::Bytes;
 

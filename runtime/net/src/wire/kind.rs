@@ -1,7 +1,7 @@
 //! The table of all message kinds: number, name, encoding and size cap.
 //!
-//! Independent of the meaning of messages. The number of a kind never changes, and no other message
-//! reuses it.
+//! This module does not know the meaning of messages. The number of a kind never changes, and no
+//! other message reuses it.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! The wire format: frames, the table of message kinds, and the checked decoder of payloads.
 //!
-//! Independent of sockets, streams and peers, and of the meaning of messages.
+//! This module does not know sockets, streams, peers or the meaning of messages.
 
 mod codec;
 mod frame;

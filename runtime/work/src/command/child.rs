@@ -257,7 +257,7 @@ fn start_threads(
         streams += 1;
     }
     if let (Some(mut input), Some(bytes)) = (child.stdin.take(), stdin) {
-        // A process that does not read its input is no error.
+        // A process that does not read its input is not an error.
         let write = move || drop(input.write_all(&bytes));
         std::thread::Builder::new().name(format!("rank-{rank}-stdin")).spawn(write)?;
     }

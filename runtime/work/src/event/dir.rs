@@ -49,7 +49,7 @@ pub enum RunDirError {
         /// Path of the directory.
         dir: PathBuf,
     },
-    /// The name of a node is no valid file name.
+    /// The name of a node is not a valid file name.
     #[error("node name `{name}` cannot name a log file: use letters, digits and dashes")]
     Name {
         /// Name of the node.

@@ -16,7 +16,7 @@ use super::record::Record;
 /// Version of the log's format. A reader refuses a newer one.
 pub const SCHEMA: u32 = 1;
 
-/// Longest line that is read, in bytes. It bounds the reader's memory if the file is no log.
+/// Longest line that is read, in bytes. It bounds the reader's memory if the file is not a log.
 const LINE_MAX: u64 = 16 << 20;
 
 /// The first line of the log.

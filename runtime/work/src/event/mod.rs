@@ -1,9 +1,9 @@
 //! Events: their typed catalogue, a node's buffer of records before they are shipped, and the run
 //! log.
 //!
-//! They are the only source of run logs, explanations, replay, metrics and the dashboard.
-//! Independent of the deciding components and of the transport of records. No decision may depend
-//! on a record's time.
+//! They are the only source of run logs, explanations, replay, metrics and the dashboard. This
+//! module knows neither the deciding components nor the transport of records. No decision may
+//! depend on a record's time.
 
 mod catalogue;
 mod dir;

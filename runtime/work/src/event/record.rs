@@ -1,7 +1,7 @@
 //! A record: an event with its node, incarnation and sequence number; and a hash over a sequence of
 //! records.
 //!
-//! Independent of the storage of records.
+//! This module does not know the storage of records.
 
 use std::io;
 

@@ -1,6 +1,6 @@
 //! A node's bounded buffer of records before they are shipped, behind a cheap handle.
 //!
-//! Independent of the consumer of the records.
+//! This module does not know the consumer of the records.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,6 @@
 //! The implementation of [`Job`] for malleable programs.
 //!
-//! Independent of how a program is run and of the negotiation of nodes.
+//! This module knows neither how a program is run nor the negotiation of nodes.
 
 use super::program::Program;
 use super::register;

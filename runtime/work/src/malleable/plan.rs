@@ -1,6 +1,6 @@
 //! From a strategy to a set of processes: a pure function of the present processes.
 //!
-//! Independent of the reasons of a strategy and of its execution.
+//! This module knows neither the reasons of a strategy nor its execution.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
 //! The interface of a malleable SPMD program.
 //!
-//! Independent of how processes are found and how they agree.
+//! This module knows neither how processes are found nor how they agree.
 
 use std::fmt::Debug;
 
@@ -62,7 +62,7 @@ pub trait Program: Clone + Serialize + DeserializeOwned + Send + 'static {
     /// [`ProcessInfo::previous_rank`]. Called only on the root's thread, and sent to the others. It
     /// must be valid for the number of hands, at least one, and for any `now`. For one unknown hand
     /// without a present layout it must always be the same: the layout of the whole state, used to
-    /// save and redistribute it. A layout equal to `now` is no change.
+    /// save and redistribute it. A layout equal to `now` is not a change.
     fn layout(&self, hands: &[ProcessInfo], now: Option<&Self::Layout>) -> Self::Layout;
 
     /// The state of a process before the first step. All processes call it.

@@ -2,8 +2,8 @@
 //! the results.
 //!
 //! A state machine without I/O and without a clock: it takes events and the time, and returns
-//! actions. Each block counts once, however often it is answered. Unassigned blocks
-//! are in the pool, from which the schedule assigns them. Independent of threads, messages and
+//! actions. Each block counts once, however often it is answered. Unassigned blocks are in the
+//! pool, from which the schedule assigns them. This module does not know threads, messages or
 //! programs.
 
 mod plan;

@@ -1,6 +1,6 @@
 //! Messages between master and workers: the bodies of orders and answers. Data only.
 //!
-//! Independent of programs' contents and of the transport.
+//! This module knows neither programs' contents nor the transport.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! A worker's queue of orders.
 //!
-//! A state machine without I/O or clock. The master has one for its own thread. Independent of
-//! programs.
+//! A state machine without I/O or clock. The master has one for its own thread. This module does
+//! not know programs.
 
 use std::collections::{BTreeMap, VecDeque};
 

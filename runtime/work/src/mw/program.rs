@@ -1,6 +1,6 @@
 //! The interface of a master-worker program.
 //!
-//! Independent of how workers are found and how work reaches them.
+//! This module knows neither how workers are found nor how work reaches them.
 
 use serde::{Serialize, de::DeserializeOwned};
 

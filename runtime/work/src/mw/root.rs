@@ -236,7 +236,7 @@ impl<'c, P: Program> Master<'c, P> {
             self.workers.values().map(|known| (known.worker, known)).collect();
         let views = self.table.workers().map(|status| {
             let known = by_number.get(&status.worker);
-            // The master's own thread is no worker process.
+            // The master's own thread is not a worker process.
             let cluster = known.map_or(&self.at.post.me().cluster, |known| &known.peer.cluster);
             WorkerView {
                 id: status.worker,

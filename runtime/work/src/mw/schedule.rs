@@ -1,7 +1,7 @@
 //! The schedule: it assigns one task at a time to the worker with the earliest expected completion.
 //!
 //! Pure functions of tasks and workers. Ties go to the lower number, so plans are deterministic.
-//! Independent of the measurement of speeds and of the transport of orders.
+//! This module knows neither the measurement of speeds nor the transport of orders.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -188,7 +188,7 @@ pub fn encode_orders(orders: &[PilotOrder]) -> Result<Bytes, WireError> {
 /// Decodes the reports in one message of a pilot.
 ///
 /// # Errors
-/// The bytes are no reports.
+/// The bytes are not reports.
 pub fn decode_reports(body: &[u8]) -> Result<Vec<PilotReport>, WireError> {
     wire::decode_payload(body)
 }

@@ -303,13 +303,13 @@ pub enum BridgeFrame {
     },
 }
 
-/// The reason why bytes are no frame, or a value makes none.
+/// The reason why bytes are not a frame, or a value makes none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameFault {
     /// The frame is longer than [`FRAME_BYTES_MAX`].
     #[error("a frame of {0} bytes is over the limit of {FRAME_BYTES_MAX} bytes")]
     TooLong(usize),
-    /// The contents are no frame of the expected direction.
+    /// The contents are not a frame of the expected direction.
     #[error("{0}")]
     Encoding(#[from] WireError),
 }

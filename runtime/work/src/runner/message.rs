@@ -59,7 +59,7 @@ pub enum RunnerReport {
     Output {
         /// The node of the runner.
         node: NodeId,
-        /// Whole lines; bytes that are no UTF-8 are replaced.
+        /// Whole lines; bytes that are not UTF-8 are replaced.
         text: String,
     },
     /// A log record of a task.
@@ -102,7 +102,7 @@ pub fn encode_orders(orders: &[RunnerOrder]) -> Result<Bytes, WireError> {
 /// Decodes the reports in one message of a root.
 ///
 /// # Errors
-/// The bytes are no reports.
+/// The bytes are not reports.
 pub fn decode_reports(body: &[u8]) -> Result<Vec<RunnerReport>, WireError> {
     wire::decode_payload(body)
 }

@@ -359,7 +359,7 @@ fn spawn<'c>(
     };
     let child = Child { call, state };
     match children.get_mut(index) {
-        // The task is no pure function: what it created before is of no use.
+        // The task is not a pure function: what it created before is of no use.
         Some(known) => *known = child,
         None => children.push(child),
     }

@@ -145,7 +145,7 @@ pub enum Fact {
 /// The reason why a frame was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// It is no message about shared objects.
+    /// It is not a message about shared objects.
     #[error("{0:?} is not a message about shared objects")]
     Kind(Kind),
     /// The body does not decode.

@@ -48,7 +48,7 @@ pub(crate) type ObjectValue = Arc<dyn Any + Send + Sync>;
 /// The reason why a value could not be decoded, encoded, applied or merged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
-    /// The bytes are no value of the type.
+    /// The bytes are not a value of the type.
     #[error("cannot decode a {what} of shared object {name}: {why}")]
     Decode {
         /// The object's name.

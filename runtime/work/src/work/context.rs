@@ -362,7 +362,7 @@ impl<'w> Context<'w> {
     /// starts where they are or after they have been moved there.
     ///
     /// # Errors
-    /// The name is no plain name, the node has no such directory, or the file is not there. The
+    /// The name is not a plain name, the node has no such directory, or the file is not there. The
     /// message says which.
     pub fn input_file(&self, name: &str) -> Result<PathBuf, Stop> {
         check_name(name)?;

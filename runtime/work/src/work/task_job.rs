@@ -125,7 +125,7 @@ impl OutputAssembler {
     /// Adds a message of the job. Parts of a root that was replaced have no effect.
     ///
     /// # Errors
-    /// The message is no part of an output.
+    /// The message is not part of an output.
     pub fn add(&mut self, message: &[u8]) -> Result<(), OutputError> {
         let part: OutputPart = wire::decode_payload(message)?;
         if part.offset == 0 {

@@ -28,7 +28,7 @@ struct PaceState {
 }
 
 impl ProcessorSpeed {
-    /// A pace with this speed. A speed that is no positive number means a standstill.
+    /// A pace with this speed. A speed that is not a positive number means a standstill.
     pub fn new(speed: f64) -> Self {
         Self(Arc::new(watch::channel(PaceState { speed, stood: Duration::ZERO }).0))
     }

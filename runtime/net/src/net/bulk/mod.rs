@@ -1,7 +1,7 @@
 //! Bulk transfers: payloads over the inline limit, sent in chunks under credits and reassembled.
 //!
 //! [`BulkTransfers`] stands between [`Net`](super::Net) and a [`Transport`]; the protocol below it
-//! does no I/O. Independent of the meaning of payloads.
+//! does no I/O. This module does not know the meaning of payloads.
 //!
 //! Bounds: payloads queued for one peer ([`BulkConfig::queue_bytes`], then `Full`); bytes in flight
 //! to one peer (a delay-based window, see `window`); transfers from one peer; and memory for all

@@ -43,7 +43,7 @@ pub enum JoinError {
         /// The error of TLS.
         why: String,
     },
-    /// The other side is no join endpoint.
+    /// The other side is not a join endpoint.
     #[error(
         "the address {at} is no join endpoint (`join.bind` of the grid), or one of another version"
     )]

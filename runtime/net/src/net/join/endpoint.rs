@@ -1,7 +1,8 @@
 //! The join endpoint: QUIC without client certificates, one stream per connection, one frame in
 //! each direction.
 //!
-//! Independent of tokens. Threads: all code runs on the runtime in which the endpoint was opened.
+//! This module does not know tokens. Threads: all code runs on the runtime in which the endpoint
+//! was opened.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};

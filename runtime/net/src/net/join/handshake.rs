@@ -1,7 +1,7 @@
 //! The state machine of the join protocol with one caller, without I/O.
 //!
-//! A caller sends one message and gets one reply. Independent of sockets and of the validity of
-//! tokens.
+//! A caller sends one message and gets one reply. This module knows neither sockets nor the
+//! validity of tokens.
 
 use super::{JoinGrant, JoinReason, JoinRefusal, JoinRequest, NOT_GOOD, VERSION};
 

@@ -86,7 +86,7 @@ pub enum JoinReason {
     /// The handshake failed for another reason, for example because the caller does not trust this
     /// authority.
     Handshake,
-    /// The caller's message is no request.
+    /// The caller's message is not a request.
     BadRequest,
     /// The request did not arrive completely in time.
     Late,

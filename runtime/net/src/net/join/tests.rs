@@ -161,7 +161,7 @@ async fn nothing_is_sent_to_a_grid_of_another_authority() {
     assert!(matches!(error, JoinError::OtherGrid { .. }), "{error}");
     grid.counts(JoinReason::Handshake, 1).await;
     assert_eq!(grid.requests(), 0);
-    // The same applies to a node with the right authority that is no head.
+    // The same applies to a node with the right authority that is not a head.
     let node = TestGrid::open_as("node", JoinLimits::default());
     let error = node.join(&node.token, None).await.unwrap_err();
     assert!(matches!(error, JoinError::OtherGrid { .. }), "{error}");
@@ -176,7 +176,7 @@ async fn other_protocols_are_refused_in_the_handshake() {
         assert!(grid.send_bytes(alpn, b"").await.is_err());
     }
     grid.counts(JoinReason::Alpn, 3).await;
-    // The endpoint of links is no join endpoint.
+    // The endpoint of links is not a join endpoint.
     let links = Net::quic(NetConfig::default(), &grid.head, Incarnation(1)).unwrap();
     struct IgnoringInbox;
     impl crate::net::NetworkHandler for IgnoringInbox {

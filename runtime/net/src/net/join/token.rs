@@ -1,8 +1,8 @@
 //! Join tokens as text: the authority to trust, the token's id, and its secret.
 //!
 //! `SPRINGTIDE1<SHA-256 of the authority's certificate>::<id>.<secret>`. With the first part a
-//! joining node verifies the other side before it sends the secret. Independent of the storage of
-//! tokens.
+//! joining node verifies the other side before it sends the secret. This module does not know the
+//! storage of tokens.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ const ID_LEN: usize = 10;
 /// Length of a token's secret in hexadecimal digits.
 const SECRET_LEN: usize = 48;
 
-/// The reason why a text is no token.
+/// The reason why a text is not a token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this is no join token ({0}): paste the whole text that `token create` printed, \

@@ -1,7 +1,7 @@
 //! A network of sockets as a state machine: the links carry datagrams or lose them. No I/O, no
 //! clock.
 //!
-//! Independent of the contents of datagrams.
+//! This module does not know the contents of datagrams.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,7 +1,7 @@
 //! The dispatcher of an in-memory network: it advances the time, and executes each instant with its
 //! consequences before the next.
 //!
-//! Independent of the traffic of the network.
+//! This module does not know the traffic of the network.
 
 use std::future::Future;
 use std::pin::Pin;

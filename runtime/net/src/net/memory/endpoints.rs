@@ -2,8 +2,8 @@
 //!
 //! Two runs with one seed differ in the contents of datagrams (keys, connection ids), but not in
 //! their times and lengths. The endpoints' random choices are seeded, and the certificates' keys
-//! have signatures of constant length. BBR has its own randomness, so its histories differ.
-//! Independent of the meaning of frames.
+//! have signatures of constant length. BBR has its own randomness, so its histories differ. This
+//! module does not know the meaning of frames.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -4,7 +4,7 @@
 //! CUBIC attributes every loss to a full queue: over 50 ms a loss rate of 0.1 % costs it three
 //! quarters of the rate. BBR measures the link itself, and wastes packets where queues are deep.
 //! The cause of a loss is measurable: a full queue first fills up, and packets that waited in it
-//! have longer round trips. Independent of the contents of packets.
+//! have longer round trips. This module does not know the contents of packets.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The state machine of a link to one peer, without I/O. It decides when to connect, and which of
 //! two crossed connections stays.
 //!
-//! Independent of sockets and timers: it maps events to actions. Rules:
+//! This module knows neither sockets nor timers: it maps events to actions. Rules:
 //! - If both sides connect simultaneously, the connection of the smaller node name stays. The
 //!   larger one welcomes it and abandons its own attempt. The smaller one parks the other's hello
 //!   until its own attempt is settled, so that one connection always remains.

@@ -1,7 +1,8 @@
 //! Parses frames from a stream of bytes in chunks of any size.
 //!
-//! Independent of streams. It returns copies, because a slice would keep the whole receive buffer
-//! alive. Small frames that arrive together share one copy of at most [`SHARED_COPY_MAX`].
+//! This module does not know streams. It returns copies, because a slice would keep the whole
+//! receive buffer alive. Small frames that arrive together share one copy of at most
+//! [`SHARED_COPY_MAX`].
 
 use bytes::{Bytes, BytesMut};
 

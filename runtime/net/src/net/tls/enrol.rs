@@ -1,7 +1,7 @@
 //! Certificates for enrolment: a node's key and request, the authority's signature, and the
 //! verification of the authority in a token.
 //!
-//! Independent of tokens and connections, and of the assignment of names.
+//! This module does not know tokens, connections or the assignment of names.
 
 use std::fmt;
 use std::path::Path;
@@ -282,7 +282,7 @@ impl NodeIdentity {
     /// The same node, which trusts these authorities.
     ///
     /// # Errors
-    /// `Malformed`, `Tls`: the text is no certificate, or one of another grid.
+    /// `Malformed`, `Tls`: the text is not a certificate, or one of another grid.
     pub fn with_authorities(&self, ca_pem: &str) -> Result<Self, TlsError> {
         let none = Path::new("the authorities' certificates");
         let grid = CertificateSubject::of_pem(none, ca_pem)?.grid;

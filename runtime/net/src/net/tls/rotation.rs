@@ -14,7 +14,7 @@
 //! that a process that was away and trusts only the old authority accepts them. After the other
 //! half the old authority is not trusted. The change of the issuing key is one rename: the
 //! certificate in `ca.pem` that fits the key is the issuing one. A crash between two writes repeats
-//! or delays a step. Independent of the distribution of certificates.
+//! or delays a step. This module does not know the distribution of certificates.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! A worker in the assignment table: its blocks, its speed, and its expected completion.
 //!
-//! Independent of the other workers, and of the reasons for assignments.
+//! This module knows neither the other workers nor the reasons for assignments.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;

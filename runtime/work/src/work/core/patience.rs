@@ -1,4 +1,5 @@
-//! Waits of a compute thread for something that is no task: a message for the process that it runs.
+//! Waits of a compute thread for something that is not a task: a message for the process that it
+//! runs.
 //!
 //! Unlike a wait for a child, the thread runs no other tasks meanwhile: these would lie on its
 //! stack and delay the message. A process without a part in the computation runs pieces of parallel
@@ -80,7 +81,7 @@ impl TaskThread {
         outcome
     }
 
-    /// As [`TaskThread::wait_for`], for the master of the job's workers. Its waiting time is no
+    /// As [`TaskThread::wait_for`], for the master of the job's workers. Its waiting time is not an
     /// overhead, since its thread is not there to compute.
     pub(crate) fn serve_for(
         &self,

@@ -104,8 +104,8 @@ impl NetworkHandler for EngineCore {
         }
     }
 
-    /// Handles the loss of a link, which is no death. The node is not asked for work until the link
-    /// is up again. Its tasks are reclaimed only when the membership removes it.
+    /// Handles the loss of a link, which is not a death. The node is not asked for work until the
+    /// link is up again. Its tasks are reclaimed only when the membership removes it.
     fn down(&self, peer: &Peer, why: &LinkError) {
         let mut state = self.state();
         if state.view.members.contains_key(&peer.node) {

@@ -240,8 +240,8 @@ impl EngineCore {
     }
 
     /// Audits leased tasks that threads here have awaited for [`AUDIT_INTERVAL`]. Reclaims those
-    /// whose holder is no member, or has had no link for [`CUT_OFF_AUDITS`] intervals. Returns the
-    /// time of the next call.
+    /// whose holder is not a member, or has had no link for [`CUT_OFF_AUDITS`] intervals. Returns
+    /// the time of the next call.
     pub(super) fn audit_awaited(&self, now: Instant) -> Option<Instant> {
         let pool = self.pool_ref();
         let awaited = pool.awaited();

@@ -41,7 +41,7 @@ pub(super) struct EngineState {
     pub(super) next_ticket: u64,
     /// Tasks that lost nodes had from this one, until the coordinator asks.
     pub(super) losses: Losses,
-    /// The last incarnation of each node that was declared dead and is no member since.
+    /// The last incarnation of each node that was declared dead and is not a member since.
     pub(super) dead: BTreeMap<NodeId, Incarnation>,
     /// Incarnations that left the job in order: earlier messages of theirs may still arrive.
     pub(super) former: BTreeMap<NodeId, Incarnation>,
@@ -192,7 +192,7 @@ impl EngineState {
             || self.former.get(&peer.node) == Some(&peer.incarnation)
     }
 
-    /// Keeps a frame of a node that is no member until a view names the node.
+    /// Keeps a frame of a node that is not a member until a view names the node.
     pub(super) fn keep_early(&mut self, from: &Peer, kind: Kind, body: Bytes) {
         let (kept, first) = self.early.keep(from, kind, body);
         if first {
