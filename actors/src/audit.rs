@@ -5,7 +5,8 @@
 //! ```
 //!
 //! A line is written before the sender gets its answer. It is not synced: a crash of the process
-//! keeps it, a failure of the machine may lose the last ones. Independent of the commands.
+//! keeps it, a failure of the machine may lose the last ones. This module does not know the
+//! commands.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -133,7 +134,7 @@ impl AuditLog {
 pub struct AuditContents {
     /// The entries in the order of the file.
     pub entries: Vec<AuditEntry>,
-    /// Lines that are no entries, with the reasons.
+    /// Lines that are not entries, with the reasons.
     pub damaged: Vec<(usize, String)>,
 }
 

@@ -1,7 +1,7 @@
 //! The client: receives notes of the jobs that this process has submitted, and forwards them in
 //! order.
 //!
-//! Independent of their use: files, terminals and exit codes belong to the command.
+//! This module does not know their use: files, terminals and exit codes belong to the command.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

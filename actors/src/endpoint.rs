@@ -1,7 +1,7 @@
 //! Common parts of every process of a grid: the network's handle, the hub of its published actors,
 //! and the router between them.
 //!
-//! Independent of roles.
+//! This module does not know roles.
 
 use std::io;
 use std::net::UdpSocket;

@@ -1,6 +1,6 @@
 //! Incarnations of this process's node, and notices of peers that know a later one.
 //!
-//! Independent of roles and messages.
+//! This module knows neither roles nor messages.
 
 pub use springtide_base::incarnation::*;
 use springtide_runtime::id::{Incarnation, NodeId, Peer};

@@ -3,8 +3,8 @@
 //!
 //! The lease is a locked file next to the scheduler's store. The lock ends with its process in any
 //! case. On a file system without reliable locks, two processes could take it. Then the number in
-//! the file identifies the last one, and the earlier one detects that before it writes. Independent
-//! of the scheduler.
+//! the file identifies the last one, and the earlier one detects that before it writes. This module
+//! does not know the scheduler.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};

@@ -1,7 +1,7 @@
 //! Changes of links for actors: the peers whose link went up or down since the last query.
 //!
 //! Only the latest change of each peer is kept, so that the queue is bounded by the number of
-//! peers. Independent of the consequences.
+//! peers. This module does not know the consequences.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,6 +1,6 @@
 //! The prober: measures paths to other nodes, for `net check`.
 //!
-//! Every process of a grid has one. Independent of the use of its results.
+//! Every process of a grid has one. This module does not know the use of its results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

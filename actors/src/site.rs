@@ -5,7 +5,7 @@
 //! scheduler needs them, none is restarted, and the cluster's capacity is polled. Where nodes join
 //! by themselves, the site registers them, and starts and ends none.
 //!
-//! Independent of jobs: the scheduler decides on the consequences of a node's end.
+//! This module does not know jobs: the scheduler decides on the consequences of a node's end.
 
 mod keeper;
 mod messages;

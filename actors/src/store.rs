@@ -1,7 +1,7 @@
 //! Persistent state of the scheduler, in a record store that survives crashes.
 //!
 //! Submissions are blobs, written before the record that names them. Only the holder of the grid's
-//! lease opens the store. Independent of the records' meaning to the scheduler.
+//! lease opens the store. This module does not know the records' meaning to the scheduler.
 //!
 //! ```text
 //! DIR/scheduler.records/    the records, and the submissions of jobs that have not ended

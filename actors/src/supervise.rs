@@ -3,7 +3,7 @@
 //! actix's `Supervisor` does not restart an actor that panics: the panic ends the actor, and its
 //! address closes. Users' actors and stateless ones are replaced by a new instance under the same
 //! name. (A panic in one of the runtime's own actors ends the process instead, and its site
-//! restarts it.) Independent of the actors' work.
+//! restarts it.) This module does not know the actors' work.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! A machine's hardware, as far as it affects the speed of nodes.
 //!
 //! It ranks nodes without measurements, and identifies nodes of one kind. It is never used as a
-//! speed. Independent of the programs that run on it.
+//! speed. This module does not know the programs that run on it.
 
 use serde::{Deserialize, Serialize};
 use springtide_base::checksum::checksum;
@@ -63,7 +63,7 @@ impl Hardware {
     /// This machine's hardware; on systems without `/proc/cpuinfo`, only the standard library's
     /// data.
     pub fn of_this_machine() -> Self {
-        // A machine without data ranks last, which is no error.
+        // A machine without data ranks last, which is not an error.
         let mut hardware = Self::parse(&std::fs::read_to_string(CPUINFO).unwrap_or_default());
         if hardware.threads == 0 {
             let count = std::thread::available_parallelism().map_or(0, |count| count.get());

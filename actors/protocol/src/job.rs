@@ -1,7 +1,7 @@
 //! Messages and data of jobs that several roles share: specification, parameters, notes and
 //! reports.
 //!
-//! Independent of the roles' work.
+//! This module does not know the roles' work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

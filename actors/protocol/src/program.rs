@@ -159,7 +159,7 @@ pub enum ProgramError {
          its operator to set `programs.foreign`"
     )]
     Forbidden,
-    /// The file is no executable that hosts could start.
+    /// The file is not an executable that hosts could start.
     #[error("{name} is not an executable that a host can start: {reason}")]
     NotExecutable {
         /// Name of the program.

@@ -1,6 +1,6 @@
 //! Quoting of words and variables for POSIX shells.
 //!
-//! Independent of the commands and of their transport.
+//! This module knows neither the commands nor their transport.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

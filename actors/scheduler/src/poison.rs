@@ -2,8 +2,8 @@
 //! cause.
 //!
 //! A state machine without I/O and clock. The job's coordinator has one for the tasks that owners
-//! report, the scheduler one for each job's root. Independent of the reports' origin and of the
-//! job's end.
+//! report, the scheduler one for each job's root. This module knows neither the reports' origin nor
+//! the job's end.
 //!
 //! Two kinds of deaths do not count: deaths of nodes that were ordered to leave, and the loss of a
 //! whole cluster. A cluster is lost if all its nodes (at least two) die within `CLUSTER_WITHIN`.

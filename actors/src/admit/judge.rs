@@ -1,6 +1,6 @@
 //! Judgement of received messages before an actor's handler gets them.
 //!
-//! Independent of rules and messages.
+//! This module knows neither rules nor messages.
 
 use std::pin::Pin;
 use std::sync::Arc;

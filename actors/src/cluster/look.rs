@@ -1,6 +1,6 @@
 //! The cluster coordinator's answers to inspection. During inspections it queries its workers.
 //!
-//! Independent of the inspecting process.
+//! This module does not know the inspecting process.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

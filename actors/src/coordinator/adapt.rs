@@ -1,7 +1,7 @@
 //! Execution of adaptation: each period, the policy gets a snapshot of the job, and its decision is
 //! executed and logged.
 //!
-//! Independent of the policy's rules.
+//! This module does not know the policy's rules.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};

@@ -6,7 +6,7 @@
 //! and is abandoned. Then the successor receives the handover state, and the scheduler makes it
 //! coordinator under a new epoch.
 //!
-//! Independent of the decision to move, and of the successor's start (`succeed`).
+//! This module knows neither the decision to move nor the successor's start (`succeed`).
 
 use std::time::Duration;
 

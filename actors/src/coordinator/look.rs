@@ -1,6 +1,6 @@
 //! The coordinator's answers to inspection, and the records of each period for later inspection.
 //!
-//! Independent of the inspecting process.
+//! This module does not know the inspecting process.
 
 use std::collections::{BTreeMap, VecDeque};
 

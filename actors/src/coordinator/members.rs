@@ -1,5 +1,5 @@
-//! Changes of a running job's members: granted nodes join, and leaving nodes leave in order.
-//! Independent of the reasons.
+//! Changes of a running job's members: granted nodes join, and leaving nodes leave in order. This
+//! module does not know the reasons.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Messages of a coordinator to its client: the root's reports as notes in order, and the job's
 //! end.
 //!
-//! Independent of decisions.
+//! This module does not know decisions.
 
 use springtide_protocol::look::PICTURE_BYTES_MAX;
 use springtide_runtime::remote::{Receives, Refusal, Remote, RemoteError, RemoteMessage};

@@ -1,7 +1,7 @@
 //! Start of a coordinator that succeeds a lost one: it gathers the predecessor's memory and
 //! checkpoint, and restarts the job's root.
 //!
-//! Independent of the decision that it succeeds.
+//! This module does not know the decision that it succeeds.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

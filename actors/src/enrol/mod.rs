@@ -3,7 +3,7 @@
 //! `state` is the persistent state (tokens, issued and revoked names) and its decisions, without
 //! I/O. `store` keeps it in a file that the command line writes too, so that tokens can be created
 //! without a running head. `service` judges requests and signs certificates. The actor here handles
-//! renewals and revocations. Independent of jobs and of nodes' operation.
+//! renewals and revocations. This module knows neither jobs nor nodes' operation.
 
 mod renewal;
 mod service;

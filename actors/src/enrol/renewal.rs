@@ -4,7 +4,7 @@
 //! The time of renewal is a pure function of the certificate's dates, the calendar and a seed. The
 //! calendar is read often, so that a machine that slept or whose clock was set is late by one
 //! interval at most. Trusted authorities are adopted before a renewal and whether or not it
-//! succeeds. Independent of the head's decision.
+//! succeeds. This module does not know the head's decision.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Judges requests to join or renew, and signs: first the decision is stored, then the
 //! certificate is issued.
 //!
-//! Runs on threads that may wait for a disk. Independent of connections and actors.
+//! Runs on threads that may wait for a disk. This module knows neither connections nor actors.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

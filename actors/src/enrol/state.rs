@@ -1,7 +1,7 @@
 //! The persistent state of enrolment and its decisions: tokens, issued names and revoked names.
 //!
-//! No I/O and no clock: dates are arguments, in seconds since 1970. Independent of certificates and
-//! connections.
+//! No I/O and no clock: dates are arguments, in seconds since 1970. This module knows neither
+//! certificates nor connections.
 
 use std::collections::BTreeMap;
 

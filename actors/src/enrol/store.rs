@@ -6,7 +6,7 @@
 //! DIR/join.lock       locked by the process that reads or changes it
 //! ```
 //!
-//! Independent of the state's contents.
+//! This module does not know the state's contents.
 
 use std::fs::{self, OpenOptions};
 use std::io;

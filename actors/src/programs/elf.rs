@@ -1,6 +1,7 @@
 //! The header of an ELF file: whether hosts can start it, and which.
 //!
-//! Reads only what a loader reads before it starts a program. Independent of networks and stores.
+//! Reads only what a loader reads before it starts a program. This module knows neither networks
+//! nor stores.
 
 use std::fs::File;
 use std::io;

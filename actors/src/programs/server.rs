@@ -40,7 +40,7 @@ fn own_file() -> io::Result<PathBuf> {
 /// block.
 ///
 /// # Errors
-/// [`ImageError`] if the file cannot be read, or is no ELF file.
+/// [`ImageError`] if the file cannot be read, or is not an ELF file.
 pub fn own_image() -> Result<ProgramImage, ImageError> {
     let file = own_file()?;
     let path = std::env::current_exe()?;

@@ -258,7 +258,7 @@ async fn what_is_no_program_is_refused() {
     let refused = head.access.store.send(UseProgram { user, program }).await.unwrap().unwrap_err();
     assert!(matches!(refused, ProgramError::NotExecutable { .. }), "{refused}");
     assert!(!head.file(&lie).exists());
-    // A store says nothing of files that are no programs of it.
+    // A store says nothing of files that are not programs of it.
     let other: Remote<receivers::FileServer> = head.endpoint.hub.remote(&"head".into(), PROGRAMS);
     let name = "../head".to_owned();
     let read = other.send(ReadChunk { sum: name.clone(), name, at: 0, len: 10 });

@@ -1,7 +1,7 @@
 //! The keeper of one stub of a site: it requests the stub, executes orders, and reports the stub's
 //! end.
 //!
-//! Independent of the stub's use.
+//! This module does not know the stub's use.
 
 use std::future::Future;
 use std::pin::pin;

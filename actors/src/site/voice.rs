@@ -1,6 +1,6 @@
 //! Messages of a site to the scheduler: one after the other, with retries.
 //!
-//! Independent of their contents.
+//! This module does not know their contents.
 
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 //!
 //! Changes wait until a sync. A sync makes them one record, and returns when it is committed and
 //! applied here. So the files contain nothing that another head could miss. Syncs of several
-//! threads share a record. Independent of the stores.
+//! threads share a record. This module does not know the stores.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! The durable state of a member in a record store.
 //!
-//! A record is a change of the state. A snapshot's value is a blob. Independent of the protocol's
-//! decisions.
+//! A record is a change of the state. A snapshot's value is a blob. This module does not know the
+//! protocol's decisions.
 
 use std::path::Path;
 use std::sync::Arc;

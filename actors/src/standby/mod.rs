@@ -6,7 +6,8 @@
 //! replaces copies the files first.
 //!
 //! The actor has an arbiter of its own, since the stores wait for it. It stops if its disk fails,
-//! because a member may not answer before its state is durable. Independent of the files' contents.
+//! because a member may not answer before its state is durable. This module does not know the
+//! files' contents.
 
 mod copy;
 mod files;

@@ -5,7 +5,7 @@
 //! the records until [`Replica::sync`]. After a restart the records in the log are applied again.
 //! Then a change may find a file in a later state, which the following changes restore.
 //!
-//! Independent of the files' contents and of the protocol.
+//! This module knows neither the files' contents nor the protocol.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};

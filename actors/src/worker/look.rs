@@ -1,4 +1,4 @@
-//! The worker's answers to inspection. Independent of the inspecting process.
+//! The worker's answers to inspection. This module does not know the inspecting process.
 
 use actix::prelude::*;
 use springtide_protocol::look::{QueryWorker, WorkerTotals};

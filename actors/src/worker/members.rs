@@ -1,6 +1,6 @@
 //! Changes of a worker's view, and questions about other members.
 //!
-//! Independent of the origin of views.
+//! This module does not know the origin of views.
 
 use super::*;
 

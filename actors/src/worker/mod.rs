@@ -2,7 +2,8 @@
 //!
 //! It starts the engine (compute threads, steal protocol, shared objects), joins its cluster's
 //! coordinator, and sends its statistics each period. It hosts the cluster coordinator and the
-//! coordinator when the view gives this node these roles. Independent of the scheduling of nodes.
+//! coordinator when the view gives this node these roles. This module does not know the scheduling
+//! of nodes.
 
 mod look;
 mod members;

@@ -1,4 +1,4 @@
-//! The benchmark on a node without a job. Independent of the speed's use.
+//! The benchmark on a node without a job. This module does not know the speed's use.
 
 use springtide_runtime::meter::BenchmarkRun;
 use springtide_runtime::work::Seam;

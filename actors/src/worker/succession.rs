@@ -1,7 +1,7 @@
 //! A worker's part in a change of coordinator: it keeps checkpoints of the root, and takes the role
 //! on order.
 //!
-//! Independent of the decision.
+//! This module does not know the decision.
 
 use super::*;
 

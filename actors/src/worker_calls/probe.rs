@@ -2,7 +2,7 @@
 //! whether they reach it.
 //!
 //! A line between two clusters may be cut while a third cluster reaches both. Then no member is
-//! dead, and work continues through relays. Independent of the consequences.
+//! dead, and work continues through relays. This module does not know the consequences.
 
 use std::sync::Arc;
 use std::time::Duration;

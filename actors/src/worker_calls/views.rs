@@ -1,7 +1,7 @@
 //! Distribution of views to workers: as changes of the previous view, or whole where that is
 //! unknown.
 //!
-//! Independent of their origin.
+//! This module does not know their origin.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,5 @@
-//! Aggregation of workers' statistics by cluster and by job. Independent of the decision.
+//! Aggregation of workers' statistics by cluster and by job. This module does not know the
+//! decision.
 //!
 //! Weighted average efficiency is `(1/n) * sum speed_i * (1 - overhead_i)` over `n` processors,
 //! with speeds relative to the fastest processor. A worker with `k` processors has `k` equal terms.

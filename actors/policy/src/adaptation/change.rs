@@ -105,7 +105,7 @@ pub struct Measured {
 /// Predicted state of the job once the actions have settled.
 pub type Prediction = Measured;
 
-/// A member that was declared dead. Excludes leaving nodes: a planned leave is no failure.
+/// A member that was declared dead. Excludes leaving nodes: a planned leave is not a failure.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Crash {
     /// The node that died.

@@ -67,7 +67,7 @@ impl LinkMemory {
         self.pairs.is_empty() && self.probes.is_empty()
     }
 
-    /// Records a measurement, unless a later one is known or it is no positive number.
+    /// Records a measurement, unless a later one is known or it is not a positive number.
     pub(super) fn record_probe(&mut self, cluster: &ClusterId, bandwidth: f64, at_s: f64) {
         if !is_rate(bandwidth) {
             return;

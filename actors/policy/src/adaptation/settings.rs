@@ -1,4 +1,4 @@
-//! Settings of the policy, and their validation. Independent of any run.
+//! Settings of the policy, and their validation. This module is independent of any run.
 
 use std::fmt;
 use std::time::Duration;

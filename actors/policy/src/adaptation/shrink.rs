@@ -603,7 +603,7 @@ fn remove_nodes(turn: &mut DecisionState<'_>, chosen: &[RemovalCandidate], aim: 
         let first = Capacity { processors: n, speed: mean * f64::from(n) };
         begin_refill(turn, chosen[0].cause, Some(first));
     } else {
-        // The job has more processors than it can use, so its earlier capacity is no reference.
+        // The job has more processors than it can use, so its earlier capacity is not a reference.
         turn.memory.refill = None;
         turn.memory.last_good = None;
     }

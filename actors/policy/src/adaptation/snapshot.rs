@@ -189,7 +189,7 @@ impl Snapshot {
     /// transfers, which share the link. So the bandwidth is at least what the uplink carries.
     pub fn uplink(&self, cluster: &ClusterId) -> Option<f64> {
         let uplink = self.clusters.get(cluster).map(|own| own.uplink).unwrap_or_default();
-        // A link of a cluster to itself is no uplink.
+        // A link of a cluster to itself is not an uplink.
         let links = self.links.iter().filter(|link| link.a != link.b);
         let links = links.filter(|link| link.a == *cluster || link.b == *cluster);
         let offered = self.offers.get(cluster).and_then(|offer| offer.bandwidth);

@@ -89,7 +89,7 @@ fn open_point_2_refill_after_a_loss() {
     }
 }
 
-/// Point 3: `n` terms, not `n + 1`. Efficiency jumps when the fastest node leaves, which is no
+/// Point 3: `n` terms, not `n + 1`. Efficiency jumps when the fastest node leaves, which is not a
 /// success.
 #[test]
 fn open_point_3_the_sum_and_the_jump() {

@@ -142,7 +142,7 @@ fn scenario_5_crashed_clusters_are_replaced() {
 
 #[test]
 fn scenario_5_where_efficiency_stays_in_the_band() {
-    // By the paper's text, 30 % is no reason to add nodes; the refill is.
+    // By the paper's text, 30 % is not a reason to add nodes; the refill is.
     let mut world = paper();
     world.run(4); // it ran well
     world.serial = 170.0; // the remaining nodes wait much more: 38 % on 12 nodes

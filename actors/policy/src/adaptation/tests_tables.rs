@@ -274,7 +274,7 @@ fn of_two_clusters_the_one_behind_the_narrow_link_goes() {
     );
 }
 
-/// A link of a cluster to itself, which a report may contain, is no uplink: a successor, whose
+/// A link of a cluster to itself, which a report may contain, is not an uplink: a successor, whose
 /// memory has none, decides alike.
 #[test]
 fn a_link_of_a_cluster_to_itself_is_no_uplink() {
@@ -394,7 +394,7 @@ fn implausible_reports_are_clamped_flagged_and_ignored() {
     assert_eq!(history.report(reborn, &settings), None);
     history.report(sane.clone(), &settings);
     assert_eq!(history.close_period(1).unwrap().speed, Some(200.0));
-    // A node that stood still and resumes is no implausible jump.
+    // A node that stood still and resumes is not an implausible jump.
     let mut history = WorkerHistory::default();
     for speed in [1.0, 0.001, 1.0] {
         let report = WorkerStats { speed: Some(speed), ..sane.clone() };

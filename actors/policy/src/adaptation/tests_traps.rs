@@ -97,7 +97,7 @@ fn trap_24_epochs_fence() {
     assert!(!case.decide().flags.contains(&Flag::Fenced));
 }
 
-/// C25: a leaving node is no target, neither of the root nor of a request.
+/// C25: a leaving node is not a target, neither of the root nor of a request.
 #[test]
 fn trap_25_leaving_nodes_are_no_targets() {
     let mut case = PolicyTestJob::even(6, 0.8);
@@ -149,7 +149,7 @@ fn trap_28_a_planned_leave_is_no_crash() {
     }
 }
 
-/// A change by the scheduler is not judged as the policy's action, starts no cool-down and is no
+/// A change by the scheduler is not judged as the policy's action, starts no cool-down and is not a
 /// loss.
 #[test]
 fn changes_by_the_scheduler_are_no_actions_of_the_policy() {
@@ -169,7 +169,7 @@ fn changes_by_the_scheduler_are_no_actions_of_the_policy() {
     assert!(case.memory.ceiling.is_none() && case.memory.floor.is_none());
 }
 
-/// While leaving nodes hand back their tasks, the others have no work: that is no surplus. But a
+/// While leaving nodes hand back their tasks, the others have no work: that is not a surplus. But a
 /// node that never leaves does not block removals for ever.
 #[test]
 fn leaving_nodes_delay_removals_for_a_limited_time() {
@@ -195,7 +195,7 @@ fn leaving_nodes_delay_removals_for_a_limited_time() {
     assert!(gone);
 }
 
-/// C30: durations of tasks are no input. C31 and C26: a removal is a leave with notice, by its
+/// C30: durations of tasks are not an input. C31 and C26: a removal is a leave with notice, by its
 /// executor. C34: one bad node does not make its cluster bad.
 #[test]
 fn trap_34_one_bad_node_does_not_remove_its_cluster() {

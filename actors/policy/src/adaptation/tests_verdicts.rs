@@ -183,7 +183,7 @@ fn a_new_process_of_a_long_step_counts_as_joining() {
     }
     let idle = |w: &mut WorkerStats, joined| (w.speed, w.overhead, w.joined) = (None, 1.0, joined);
     idle(case.worker("a0"), 8);
-    // A benchmark is no work of the job.
+    // A benchmark is not work of the job.
     idle(case.worker("a1"), 8);
     case.worker("a1").speed = Some(1.0);
     case.aggregate();

@@ -1,5 +1,5 @@
 //! A worker's statistics of a period, and their validation. A cluster coordinator keeps one history
-//! for each worker. Independent of other workers.
+//! for each worker. This module does not know other workers.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -188,7 +188,7 @@ impl WorkerStats {
             return Some((Field::SpeedError, self.speed_error));
         }
         self.speed_error = self.speed_error.min(1.0);
-        // Computed here, not measured: a value out of range is no fault of the node.
+        // Computed here, not measured: a value out of range is not a fault of the node.
         self.overhead_error =
             if self.overhead_error >= 0.0 { self.overhead_error.min(1.0) } else { 1.0 };
         let speed = self.speed?;

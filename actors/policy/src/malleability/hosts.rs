@@ -1,8 +1,8 @@
 //! Hosts of a cluster, and the division of their processors, memory and devices among nodes.
 //!
 //! A host runs several nodes at a time, and each has its own share of the host. Few large nodes are
-//! better than many small ones: threads of a node share memory. Independent of how nodes are
-//! started.
+//! better than many small ones: threads of a node share memory. This module does not know how nodes
+//! are started.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

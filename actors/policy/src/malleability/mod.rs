@@ -2,7 +2,8 @@
 //! processors.
 //!
 //! Source: Buisson, Sonmez, Mohamed, Lammers, Epema, *Scheduling malleable applications in
-//! multicluster systems*, CLUSTER 2007 (below: the paper). Independent of nodes, messages and time.
+//! multicluster systems*, CLUSTER 2007 (below: the paper). This module does not know nodes,
+//! messages or time.
 //!
 //! Decisions where the paper's listings contradict its text or are silent:
 //! - The remainder of an equal shrink falls on the jobs that started *last*. (The listing compares

@@ -1,8 +1,9 @@
 //! Packing of items into the fewest bins of unequal capacity, where a bin may be closed to an item.
 //!
-//! Independent of jobs and clusters. For whole items the problem is NP-hard, so the search has a
-//! limit of steps: within it the result is exact, and beyond it the best of a few heuristics. Items
-//! that may be divided are a transport problem: a division is found if one exists.
+//! This module knows neither jobs nor clusters. For whole items the problem is NP-hard, so the
+//! search has a limit of steps: within it the result is exact, and beyond it the best of a few
+//! heuristics. Items that may be divided are a transport problem: a division is found if one
+//! exists.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;

@@ -2,7 +2,8 @@
 //! their order. Implements the paper's figures 4 and 5, and an efficiency-aware policy.
 //!
 //! A state machine: [`Round::requests`] returns the requests to send now, and answers arrive in any
-//! order. Independent of timeouts: a caller that stops waiting for a job calls [`Round::drop_job`].
+//! order. This module does not know timeouts: a caller that stops waiting for a job calls
+//! [`Round::drop_job`].
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};

@@ -2,7 +2,8 @@
 //! and the makespan on it.
 //!
 //! Source: the paper, sections 3 and 5 (HEFT with windows, cross-slot scheduling, extension,
-//! cutting), after Topcuoglu, Hariri, Wu 2002 and Mandal et al. 2005. Independent of the search.
+//! cutting), after Topcuoglu, Hariri, Wu 2002 and Mandal et al. 2005. This module does not know the
+//! search.
 //!
 //! A task takes the earliest finish, in the earliest sufficient gap. Among sites with equal finish
 //! it takes the first. Among a site's slots it takes a used one (another would add cost), then the

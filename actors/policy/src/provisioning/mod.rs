@@ -2,8 +2,8 @@
 //! decisions.
 //!
 //! Source: Singh, Kesselman, Deelman, *A provisioning model and its comparison with best-effort for
-//! performance-cost optimization in grids*, HPDC 2007 (below: the paper). Independent of
-//! provisioning protocols, execution and clocks: a [`Time`] counts from an origin of the caller.
+//! performance-cost optimization in grids*, HPDC 2007 (below: the paper). This module does not know
+//! provisioning protocols, execution or clocks: a [`Time`] counts from an origin of the caller.
 //!
 //! - [`Slot`]: processors of a site for an interval at a price. Sites advertise the free part of
 //!   their [`BookingTable`].

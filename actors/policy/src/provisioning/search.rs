@@ -2,7 +2,8 @@
 //! exhaustive enumeration of small instances.
 //!
 //! Source: the paper, section 3; ranks and sharing within a rank follow Fonseca and Fleming 1993,
-//! stochastic universal sampling follows Baker 1987. Independent of the placement of tasks.
+//! stochastic universal sampling follows Baker 1987. This module does not know the placement of
+//! tasks.
 //!
 //! *The paper's search*: initial sets contain each slot with probability one half. Each generation
 //! is ranked by the number of sets that dominate a set. Fitness decreases linearly with the rank

@@ -1,8 +1,8 @@
 //! A site's terms: prices of its slots, and limits of reservations. Pure decisions of a provider.
 //!
 //! Source: the paper, section 2 (a multiplicative and an additive cost of each slot) and section 8.
-//! There, discounts for early requests and providers' own policies are future work. Independent of
-//! the free processors.
+//! There, discounts for early requests and providers' own policies are future work. This module
+//! does not know the free processors.
 
 use std::fmt;
 

@@ -411,7 +411,7 @@ proptest! {
 }
 
 /// A full site: gaps before other users' bookings, and processors that become free one after the
-/// other. The times are no binary fractions.
+/// other. The times are not binary fractions.
 fn full_site() -> (Dag, Vec<Slot>) {
     let of = |start: u64, end: u64, last: bool| Slot {
         site: 0,

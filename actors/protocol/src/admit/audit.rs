@@ -1,6 +1,6 @@
 //! What the audit log keeps of a command's reply.
 //!
-//! Independent of the log's file.
+//! This module does not know the log's file.
 
 use std::fmt::Display;
 

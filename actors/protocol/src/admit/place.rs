@@ -112,7 +112,7 @@ impl SenderStanding {
     }
 
     /// Merges the scheduler's answer. Its epoch replaces an older one, and a sender that it does
-    /// not name is no coordinator.
+    /// not name is not a coordinator.
     #[must_use]
     pub fn confirmed(mut self, authority: &JobAuthority, from: &MessageOrigin) -> Self {
         let Some(coordinator) = &authority.coordinator else { return self };

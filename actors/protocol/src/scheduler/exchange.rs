@@ -207,7 +207,7 @@ pub enum ReleaseReason {
     Refused {
         /// Reason of the refusal.
         reason: String,
-        /// Job that the node works for instead. If it is no member there, it must end that job,
+        /// Job that the node works for instead. If it is not a member there, it must end that job,
         /// too.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         busy: Option<JobId>,

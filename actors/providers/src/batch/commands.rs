@@ -1,6 +1,6 @@
 //! Commands of a batch system as processes: limited in time, output and number.
 //!
-//! Independent of the meaning of the commands.
+//! This module does not know the meaning of the commands.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;

@@ -76,7 +76,7 @@ impl StubFiles {
 
     /// Removes the files of a stub that has ended.
     pub fn remove(&self, programs: u32) {
-        // A missing file is no error.
+        // A missing file is not an error.
         for file in [self.up(), self.order(), self.script(), self.exit()] {
             let _ = fs::remove_file(file);
         }

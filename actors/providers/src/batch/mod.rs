@@ -242,7 +242,7 @@ impl BatchProvider {
         let files = StubFiles { base, token };
         let changes = self.monitor.follow(&id, job.as_ref(), &files);
         if job.is_none() {
-            // It was listed before and is not now, so that its end is no surprise.
+            // It was listed before and is not now, so that its end is not a surprise.
             self.monitor.ledger.borrow_mut().end_ordered(&id);
         }
         Ok(Box::new(BatchStub::new(Rc::clone(&self.monitor), id, changes, files, log)))

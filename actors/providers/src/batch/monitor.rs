@@ -2,7 +2,7 @@
 //! One queries the batch system, by one command for hundreds of stubs. The other collects the
 //! orders of one moment into one command.
 //!
-//! Both tasks exist only while they have work. Independent of what a stub runs.
+//! Both tasks exist only while they have work. This module does not know what a stub runs.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -7,10 +7,10 @@
 //! second.
 //!
 //! A batch system that ends a job sends SIGTERM to all its processes. The script does not pass it
-//! on, for a second one makes the program end at once. Slurm's own SIGKILL is no
-//! substitute: to a job it begins an orderly end, and to a script it leaves the program behind.
+//! on, for a second one makes the program end at once. Slurm's own SIGKILL is not a substitute: to
+//! a job it begins an orderly end, and to a script it leaves the program behind.
 //!
-//! Independent of the batch system.
+//! This module does not know the batch system.
 
 use std::ffi::OsString;
 use std::io;
@@ -272,7 +272,7 @@ mod tests {
             let pid = self.shell.as_ref().unwrap().id();
             let target = if group { format!("-{pid}") } else { pid.to_string() };
             let mut kill = Command::new("kill");
-            // A process that has ended is no error.
+            // A process that has ended is not an error.
             let _ = kill.args([signal, "--", &target]).stderr(Stdio::null()).status();
         }
 

@@ -196,7 +196,7 @@ impl BatchStub {
 
     /// Removes a program that waits to be started.
     fn withdraw(&self) {
-        // A missing file is no error.
+        // A missing file is not an error.
         let _ = fs::remove_file(self.files.next(self.next - 1));
     }
 }

@@ -397,8 +397,8 @@ impl BatchSystem {
 
     /// The stubs of this owner in the output of the list.
     ///
-    /// Text that is no row is skipped between rows, for names of others' jobs may hold line breaks.
-    /// Alone it is an error: a message must not pass as an empty list.
+    /// Text that is not a row is skipped between rows, for names of others' jobs may hold line
+    /// breaks. Alone it is an error: a message must not pass as an empty list.
     pub fn jobs(&self, text: &str, owner: &StubOwner) -> Result<Vec<QueuedStub>, Misread> {
         let patterns = &self.patterns;
         if let Some(frame) = &patterns.frame

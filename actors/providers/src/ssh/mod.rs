@@ -15,7 +15,7 @@
 //! connection removes it, once, after the failure was reported. Files that this does not reach stay
 //! until the node is started again under this head.
 //!
-//! Independent of jobs and of the files' use.
+//! This module knows neither jobs nor the files' use.
 
 mod copy;
 mod shell;

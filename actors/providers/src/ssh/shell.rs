@@ -1,7 +1,7 @@
 //! Scripts for shells on other machines: they bring a node's files and start it.
 //!
 //! Scripts are sent over standard input, which process lists do not show; command lines contain
-//! paths only. Independent of ssh.
+//! paths only. This module does not know ssh.
 
 use std::fmt::Write;
 

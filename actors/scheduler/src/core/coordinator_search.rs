@@ -55,7 +55,7 @@ impl CoordinatorSearch {
 }
 
 impl SchedulerCore {
-    /// Handles the loss of the coordinator's node, which is no member any longer.
+    /// Handles the loss of the coordinator's node, which is not a member any longer.
     pub(super) fn coordinator_lost(
         &mut self,
         id: JobId,

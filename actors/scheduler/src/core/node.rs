@@ -204,7 +204,7 @@ impl DrainMark {
         }
     }
 
-    /// A mark of a node whose process has ended for a reason that is no fault of its job.
+    /// A mark of a node whose process has ended for a reason that is not a fault of its job.
     pub(super) fn excused(reason: String, incarnation: Incarnation, now: Instant) -> Self {
         Self { until: Some(now), incarnation: Some(incarnation), ..Self::lasting(reason) }
     }

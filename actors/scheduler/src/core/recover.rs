@@ -323,7 +323,7 @@ impl SchedulerCore {
         }
     }
 
-    /// Orders a node to end a job of which it is no member.
+    /// Orders a node to end a job of which it is not a member.
     pub(super) fn release_stray(
         &mut self,
         id: JobId,
@@ -350,7 +350,7 @@ impl SchedulerCore {
             .unwrap_or_default()
     }
 
-    /// Orders a node that refused a job to end its other job, if it is no member there.
+    /// Orders a node that refused a job to end its other job, if it is not a member there.
     pub(super) fn release_from_other(
         &self,
         node: &NodeId,

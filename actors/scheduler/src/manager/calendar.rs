@@ -408,7 +408,7 @@ impl Manager {
             let free = self.table(&cluster);
             let processors = free.processors();
             let booked = self.calendar.ledger.booked(&cluster, &free, now);
-            // The passing of time alone is no change.
+            // The passing of time alone is not a change.
             let as_advertised =
                 |b: &Booking| Booking { start: if b.start <= now { 0 } else { b.start }, ..*b };
             let mut advertised: Vec<Booking> =

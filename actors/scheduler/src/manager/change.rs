@@ -315,7 +315,7 @@ impl Manager {
         if let Some((known, account)) = self.account(id, cluster) {
             account.subtract_pending(of - taken, known);
             known.subtract_booked(of - taken);
-            // A missing answer is no refusal.
+            // A missing answer is not a refusal.
             if taken == 0 && answer.is_some() {
                 account.refused = account.refused.max(of);
             }

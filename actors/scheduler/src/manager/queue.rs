@@ -67,7 +67,8 @@ struct ScanInputs {
 #[derive(Default)]
 pub(super) struct LastScan(Option<ScanInputs>);
 
-/// Prints nothing: the inputs only save work, and whether they are kept is no state of the manager.
+/// Prints nothing: the inputs only save work, and whether they are kept is not a state of the
+/// manager.
 impl fmt::Debug for LastScan {
     fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
         Ok(())

@@ -17,7 +17,7 @@ use super::{Manager, ManagerEvent};
 #[derive(Default)]
 pub(super) struct SettledClusters(pub Option<Settled>);
 
-/// Prints nothing: the clusters only save work, and are no state of the manager.
+/// Prints nothing: the clusters only save work, and are not a state of the manager.
 impl fmt::Debug for SettledClusters {
     fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
         Ok(())

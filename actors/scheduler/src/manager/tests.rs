@@ -376,7 +376,7 @@ fn submission_fails_after_its_tries() {
     scene.claimed(1, "a", 4);
     scene.submit(2, JobRequirements::one(Kind::Rigid, 1, 1, 1));
     for tries in 1..=3 {
-        // Other events are no tries.
+        // Other events are not tries.
         assert_eq!(scene.poll("a", 4, 0), []);
         assert_eq!(scene.wait(), []);
         assert_eq!(scene.manager.job(JobId(2)).unwrap().tries, tries);

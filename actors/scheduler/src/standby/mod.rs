@@ -21,7 +21,7 @@
 //!
 //! No messages are sent here, no files are written, and there is no clock: an event and the time go
 //! in, actions come out. Each member has its own clock. The rates of two clocks differ by at most a
-//! tenth. Independent of the meaning of records.
+//! tenth. This module does not know the meaning of records.
 
 mod member;
 #[cfg(test)]

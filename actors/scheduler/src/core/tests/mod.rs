@@ -471,7 +471,7 @@ fn coordinator_hands_its_job_over() {
     assert_eq!(grid.put(issued(4)), ["ams-1 takes job-1 over under 4 from ams-2"]);
     assert_eq!(grid.put(answer("ams-1", refused("it leaves")))[1], "epoch after 4 for job-1");
     assert_eq!(grid.put(issued(5)), ["ams-2 takes job-1 over under 5 from ams-2"]);
-    // A coordinator that is lost during the handover is no member any longer.
+    // A coordinator that is lost during the handover is not a member any longer.
     assert_eq!(grid.put(answer("ams-2", Ok(()))), [asked("ams-2")]);
     assert_eq!(grid.put(order(5, "ams-1")), ["epoch after 5 for job-1"]);
     assert_eq!(grid.put(lost("ams-2")), [""; 0]);

@@ -121,7 +121,7 @@ fn a_program_that_cannot_run_ends_its_jobs_with_the_reason() {
     let mut grid = CoreTestGrid::receiving();
     grid.submit(brings(1));
     grid.report_program(1, SENDING);
-    // A transfer that no order needs any longer is no reason.
+    // A transfer that no order needs any longer is not a reason.
     let error = ProgramError::Cancelled { name: "p1".to_owned() };
     assert_eq!(grid.report_program(1, ProgramState::Failed { error }), [""; 0]);
     assert!(!grid.waits_for(1).contains("sending"));

@@ -164,7 +164,7 @@ fn audit_finds_a_job_without_coordinator() {
         assert_eq!(grid.put(audited("ams-1", true, members)), [""; 0]);
         assert_eq!(grid.core.status().jobs[0].state, JobState::Running);
     }
-    // A missing answer is no reason to end a job.
+    // A missing answer is not a reason to end a job.
     let mut grid = start();
     let (node, incarnation) = ("ams-1".into(), Incarnation(1));
     assert_eq!(
@@ -208,7 +208,7 @@ fn node_at_work_learns_whether_it_is_a_member() {
     assert_eq!(ask(&grid, "ams-2", 1), no_member("ams-2"));
 }
 
-/// A node that works for a job of which it is no member refuses the next one. It must end the
+/// A node that works for a job of which it is not a member refuses the next one. It must end the
 /// former job first.
 #[test]
 fn node_that_refuses_for_an_unknown_job_is_released_from_it() {

@@ -41,9 +41,9 @@ fn places_are_specific_to_a_job() {
     assert_eq!(places(&origin("client-3", "head", Role::Client)), Places::OPERATOR);
     let head = places(&origin("head", "head", Role::Head));
     assert_eq!(head, Places::HEAD.or(Places::OPERATOR));
-    // A name alone is no principal: a node may have a client's name.
+    // A name alone is not a principal: a node may have a client's name.
     assert_eq!(places(&origin("client-1", "lab", Role::Node)), Places::NONE);
-    // An earlier incarnation is no member.
+    // An earlier incarnation is not a member.
     let mut stale = node("del-1");
     stale.peer.incarnation = Incarnation(0);
     assert_eq!(places(&stale), Places::NONE);
