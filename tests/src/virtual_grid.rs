@@ -160,7 +160,7 @@ impl Controls {
     }
 
     /// Orders nodes to leave, as the job's coordinator does, and waits until they hold nothing;
-    /// then they are no members.
+    /// then they are not members.
     ///
     /// Returns the duration of each leave.
     pub async fn leave(&self, nodes: &[&str]) -> Vec<Duration> {

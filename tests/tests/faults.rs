@@ -157,7 +157,7 @@ fn half_of_the_workers_leave_at_once_and_nothing_finished_is_computed_again() {
     }
 }
 
-/// A node that is no member, and does not know it, continues to ask for work; its tasks would be
+/// A node that is not a member, and does not know it, continues to ask for work; its tasks would be
 /// lost unnoticed.
 #[test]
 fn a_node_that_is_no_member_gets_no_work() {

@@ -5,7 +5,7 @@
 //! 20000 and 200000).
 //!
 //! Prints one line for each model, number of bodies and number of frames: the mean over ten steps
-//! of the best of five times. This is no test: it asserts only that decoding is exact.
+//! of the best of five times. This is not a test: it asserts only that decoding is exact.
 
 use std::time::Instant;
 

@@ -4,7 +4,8 @@
 //! The error is against a direct sum over all pairs. `cargo bench -p springtide-barnes-hut`; a
 //! first argument sets the number of bodies.
 //!
-//! Prints one line for each order and theta: the best of five. This is no test: it asserts nothing.
+//! Prints one line for each order and theta: the best of five. This is not a test: it asserts
+//! nothing.
 
 use std::time::Instant;
 

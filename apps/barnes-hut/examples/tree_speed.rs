@@ -19,7 +19,7 @@
 //! against a direct sum in double precision with the same softening on 1,000 bodies.
 //!
 //! Memory is the maximum growth of the process from before the tree until the forces are complete:
-//! tree, lists and forces, without the bodies, in bytes a body. This is no test: it asserts
+//! tree, lists and forces, without the bodies, in bytes a body. This is not a test: it asserts
 //! nothing.
 
 use std::collections::BTreeMap;

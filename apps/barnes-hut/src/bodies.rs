@@ -86,7 +86,8 @@ impl Bodies {
 
     /// The index of the first body that no run can start with.
     ///
-    /// Its position, velocity or mass is no number of up to [`LARGEST`], or its mass is negative.
+    /// Its position, velocity or mass is not a number of up to [`LARGEST`], or its mass is
+    /// negative.
     pub fn first_bad(&self) -> Option<usize> {
         let good = |v: &[f64; 3]| v.iter().all(|c| c.abs() <= LARGEST);
         let columns = self.position.iter().zip(&self.velocity).zip(&self.mass);
@@ -95,13 +96,13 @@ impl Bodies {
             .position(|((p, v), m)| !good(p) || !good(v) || !(0.0..=LARGEST).contains(m))
     }
 
-    /// The index of the first body with a position or velocity that is no finite number.
+    /// The index of the first body with a position or velocity that is not a finite number.
     pub fn first_not_finite(&self) -> Option<usize> {
         first_not_finite(&self.position, &self.velocity)
     }
 }
 
-/// The index of the first body with a position or velocity that is no finite number.
+/// The index of the first body with a position or velocity that is not a finite number.
 pub(crate) fn first_not_finite(position: &[[f64; 3]], velocity: &[[f64; 3]]) -> Option<usize> {
     let finite = |v: &[f64; 3]| v.iter().all(|c| c.is_finite());
     position.iter().zip(velocity).position(|(p, v)| !finite(p) || !finite(v))

@@ -456,7 +456,7 @@ fn bits_with(high: u64, width: u32) -> u32 {
     if high < ESCAPE.into() { high as u32 + 1 + width } else { CODE_MAX }
 }
 
-/// Reads a code of [`put_code`]; none if the bits are no code.
+/// Reads a code of [`put_code`]; none if the bits are not a code.
 #[inline]
 pub(crate) fn take_code(reader: &mut CodeReader<'_>, width: u32) -> Option<u32> {
     let code = reader.peek();

@@ -50,7 +50,7 @@ pub fn plummer(bodies: usize, seed: u64) -> Bodies {
 /// Each galaxy is a Plummer halo, a small Plummer bulge and a Kuzmin disc. Discs rotate at the
 /// circular speed with some scatter. Bodies of halo and bulge start at the circular speed in a
 /// random direction. That balances each shell (twice the kinetic energy is the virial), though it
-/// is no exact equilibrium.
+/// is not an exact equilibrium.
 pub fn galaxies(bodies: usize, seed: u64) -> Bodies {
     /// Closest approach and first distance of the centres, for point masses.
     const PERICENTRE: f64 = 0.9;

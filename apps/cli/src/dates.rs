@@ -1,7 +1,7 @@
 //! Dates of the proleptic Gregorian calendar in UTC, from and to seconds since the Unix epoch.
 //!
-//! Independent of the use of dates. (Conversion after H. Hinnant, "chrono-compatible low-level date
-//! algorithms".)
+//! This module does not know the use of dates. (Conversion after H. Hinnant, "chrono-compatible
+//! low-level date algorithms".)
 
 /// Converts a day since the Unix epoch to year, month and day.
 fn civil(days: u64) -> (u64, u64, u64) {

@@ -1,6 +1,6 @@
 //! Exit codes of the command, and failures that carry them.
 //!
-//! Independent of all commands.
+//! This module is independent of all commands.
 
 use std::fmt;
 use std::path::Path;

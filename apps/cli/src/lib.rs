@@ -1,7 +1,7 @@
 //! The parts that the commands and the crates behind them share: failures with exit codes, parsers
 //! of options, texts, and files that are written.
 //!
-//! Independent of all commands.
+//! This crate is independent of all commands.
 // Tests may write files directly.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 

@@ -8,7 +8,7 @@ use springtide_runtime::config::Time;
 /// Parses a time longer than zero, such as `90s`.
 ///
 /// # Errors
-/// The text is no time, or the time is zero.
+/// The text is not a time, or the time is zero.
 pub fn time(text: &str) -> Result<Duration, String> {
     let time = text.parse::<Time>()?.get();
     if time.is_zero() { Err("must be longer than zero".to_owned()) } else { Ok(time) }

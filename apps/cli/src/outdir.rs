@@ -2,7 +2,7 @@
 //! other commands.
 //!
 //! Commands write every file through this module, so that a failed write fails the command;
-//! `clippy.toml` forbids the other ways. Independent of the origin of events.
+//! `clippy.toml` forbids the other ways. This module does not know the origin of events.
 #![allow(clippy::disallowed_methods)]
 
 use std::fs::{self, File, OpenOptions};
@@ -324,7 +324,7 @@ impl OutDir {
     /// Writes a file of the job, completely or not at all.
     ///
     /// # Errors
-    /// Its name is no plain file name, or it cannot be written.
+    /// Its name is not a plain file name, or it cannot be written.
     pub fn file(&mut self, name: &str, bytes: &[u8]) -> Result<PathBuf, Failed> {
         let written = check_name(name).and_then(|()| self.put(name, bytes));
         self.remember(written)

@@ -9,7 +9,7 @@ use crate::format::SCHEMA;
 /// Prints data to standard output in one piece.
 ///
 /// # Errors
-/// It cannot be written. A closed pipe is no failure.
+/// It cannot be written. A closed pipe is not a failure.
 pub fn print(text: &str) -> Result<(), Failed> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();

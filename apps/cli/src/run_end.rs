@@ -1,6 +1,6 @@
 //! The result of a run: the JSON object of `--json`, and the summary for people.
 //!
-//! Independent of the origin of the numbers.
+//! This module does not know the origin of the numbers.
 
 use std::fmt::Write;
 

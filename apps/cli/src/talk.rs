@@ -1,6 +1,6 @@
 //! Messages of a command on standard error while it works: notes and progress.
 //!
-//! Progress is a bar on a terminal, and periodic lines elsewhere. Independent of jobs.
+//! Progress is a bar on a terminal, and periodic lines elsewhere. This module does not know jobs.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;

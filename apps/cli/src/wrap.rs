@@ -1,6 +1,6 @@
 //! Text in columns: the width of the terminal, and paragraphs that fit it.
 //!
-//! Independent of the text's content.
+//! This module does not know the text's content.
 
 use std::io::IsTerminal;
 
@@ -9,7 +9,7 @@ const WIDEST: usize = 110;
 /// Narrower terminals break lines by themselves.
 const NARROWEST: usize = 40;
 
-/// The maximum line width: that of the terminal, within bounds. None if standard output is no
+/// The maximum line width: that of the terminal, within bounds. None if standard output is not a
 /// terminal, so that readers get whole lines.
 pub fn width() -> Option<usize> {
     let terminal = || {

@@ -1,6 +1,6 @@
 //! The table that compares runs: a column for each run, with differences to the first.
 //!
-//! Independent of the drawing of figures.
+//! This module does not know the drawing of figures.
 
 use springtide_actors::policy::Mode;
 

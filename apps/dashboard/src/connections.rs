@@ -6,7 +6,7 @@
 //! send their request. So a client without a token cannot keep a place from new clients, and a
 //! complete request is answered however many connections are slow.
 //!
-//! Independent of HTTP.
+//! This module does not know HTTP.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Shutdown};

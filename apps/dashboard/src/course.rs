@@ -1,6 +1,6 @@
 //! The time series of a run: iterations, nodes, efficiency and overheads over time, and decisions.
 //!
-//! Independent of the drawing.
+//! This module does not know the drawing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -189,7 +189,7 @@ impl RunSeries {
         }
         series.take_result(run_log, counted.as_ref());
         series.add_thread_times(&periods);
-        // The members of an ended job are released, which is no shrinking.
+        // The members of an ended job are released, which is not shrinking.
         let end = series.wall_s;
         let within = |steps: &mut Steps<u32>| steps.retain(|(at, _)| *at < end);
         within(&mut series.nodes);

@@ -1,8 +1,8 @@
 //! The paper's figures of runs, side by side: lengths of iterations, nodes, efficiency, and the
 //! states of threads outside work. Numbers mark decisions; the page's list explains them.
 //!
-//! Independent of logs and of the page. Text and axes inherit the page's text colour, so that both
-//! themes fit.
+//! This module knows neither logs nor the page. Text and axes inherit the page's text colour, so
+//! that both themes fit.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};

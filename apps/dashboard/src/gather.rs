@@ -1,6 +1,6 @@
 //! Polls the grid for its state while clients watch, and sends snapshots.
 //!
-//! Independent of the presentation.
+//! This module does not know the presentation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The grid's numbers in the format of Prometheus. Names end in their unit. No label names a node
 //! or a job, so that the number of series is bounded.
 //!
-//! Independent of the origin of the numbers.
+//! This module does not know the origin of the numbers.
 
 use std::collections::BTreeMap;
 use std::fmt;

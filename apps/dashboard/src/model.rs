@@ -2,7 +2,7 @@
 //! and no clock.
 //!
 //! All sums are made here, once for all clients: the size of a tick depends only on the number of
-//! workers. Omitted parts are counted and reported. Independent of the clients.
+//! workers. Omitted parts are counted and reported. This module does not know the clients.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -1,7 +1,7 @@
 //! Replay of an ended run from its log on the dashboard's page: constructed snapshots at several
 //! times go through the same model as those of a running grid.
 //!
-//! Independent of the presentation.
+//! This module does not know the presentation.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! `report`: a page about one run, or several side by side, in one file that needs no server and no
 //! network.
 //!
-//! Independent of the content of runs.
+//! This module does not know the content of runs.
 
 use std::fmt::Write as _;
 use std::fs;

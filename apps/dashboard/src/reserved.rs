@@ -1,6 +1,6 @@
 //! The reservations of the grid in a tick: a bounded amount of data.
 //!
-//! Independent of the drawing.
+//! This module does not know the drawing.
 
 use serde_json::{Value, json};
 use springtide_actors::policy::provisioning::{Time, seconds};

@@ -1,7 +1,7 @@
 //! A run's directory read back: its records on one clock that counts from the job's start, the
 //! policy's decisions among them, and the run's result.
 //!
-//! Independent of the presentation of runs.
+//! This module does not know the presentation of runs.
 //!
 //! Each record carries its node's own time since its recorder started, and when that was by the
 //! node's wall clock. The sum of the two puts records of several nodes on one clock, as far as the

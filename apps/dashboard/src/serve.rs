@@ -1,7 +1,7 @@
 //! The dashboard's HTTP server: the page, its stream, and the same numbers for programs. Read-only;
 //! every request is judged first.
 //!
-//! Independent of the meaning of the numbers.
+//! This module does not know the meaning of the numbers.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};

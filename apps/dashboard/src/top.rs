@@ -1,6 +1,6 @@
 //! `top`: the dashboard in a terminal, over the same interface as the page.
 //!
-//! Independent of the grid: it shows the dashboard's data.
+//! This module does not know the grid: it shows the dashboard's data.
 
 use std::io::{IsTerminal, stdout};
 use std::path::Path;

@@ -5,7 +5,7 @@
 //! arrows from their victims. Each cluster shows which fraction of its thread time was work. Tasks
 //! that were not stolen are counted but not recorded, so that they are missing here.
 //!
-//! Independent of the presentation of runs on pages.
+//! This module does not know the presentation of runs on pages.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};

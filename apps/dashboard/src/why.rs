@@ -1,7 +1,7 @@
 //! `why` and `replay`: explain a run's adaptation from its log, and repeat its decisions.
 //!
-//! Independent of the policy, which explains its own decisions; this module orders them among the
-//! other events.
+//! This module does not know the policy, which explains its own decisions; this module orders them
+//! among the other events.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

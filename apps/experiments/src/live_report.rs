@@ -2,7 +2,7 @@
 //! only runs of equal settings, and compares with the paper only runs with the scenario file's own
 //! monitoring period.
 //!
-//! Independent of the execution of runs.
+//! This module does not know the execution of runs.
 
 use std::collections::BTreeMap;
 use std::fmt;

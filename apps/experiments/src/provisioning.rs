@@ -1,6 +1,6 @@
 //! `sim provisioning`: simulated experiments of the provisioning paper, with the paper's results.
 //!
-//! Independent of the simulation.
+//! This module does not know the simulation.
 
 use std::path::PathBuf;
 use std::rc::Rc;

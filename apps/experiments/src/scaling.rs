@@ -3,7 +3,7 @@
 //!
 //! With distributed bodies the job itself runs in virtual time, with real bodies and messages; its
 //! work takes the times measured on this host. Replicated bodies are simulated by a model with the
-//! same work and messages of the same length. Independent of the simulation itself.
+//! same work and messages of the same length. This module does not know the simulation itself.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! `sim run --recorded`: predicts the run time of a recorded job on a grid, with and without parts
 //! of the grid.
 //!
-//! Independent of the simulation itself.
+//! This module does not know the simulation itself.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,7 +1,7 @@
 //! `sim workload`: many jobs over many clusters in simulated time, with the live scheduler's own
 //! manager.
 //!
-//! Independent of the simulation itself.
+//! This module does not know the simulation itself.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! Figures over time, row by row: axes, legends, boxes, and shares of a capacity as stacked areas.
 //!
-//! Must not know what rows and boxes stand for. Drawn with the simulator's figures' means.
+//! This module must not know what rows and boxes stand for. Drawn with the simulator's figures'
+//! means.
 
 use crate::{Area, COLOURS, FigureError, drawing_error};
 use plotters::prelude::*;

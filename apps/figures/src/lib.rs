@@ -1,6 +1,6 @@
 //! Figures in SVG: colours, areas and legends; and a canvas for what happens over time, row by row.
 //!
-//! Independent of what is drawn.
+//! This crate does not know what is drawn.
 
 pub mod canvas;
 

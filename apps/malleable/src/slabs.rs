@@ -1,7 +1,7 @@
 //! Divisions of equal items over processes in order of rank: bounds, overlaps of two divisions, and
 //! encoding of numbers.
 //!
-//! Independent of what the items are.
+//! This module does not know what the items are.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! Makes reservations with a grid's scheduler, as a [`Broker`] orders.
 //!
-//! Independent of planning.
+//! This module does not know planning.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -11,7 +11,7 @@
 //! at the end of its log, so that a log without its last records is an earlier state. The archive
 //! records the end of a job before the scheduler forgets it. So the two logs belong together if the
 //! archive's log is the same before and after the scheduler's is read; otherwise the copy begins
-//! again. Independent of the contents of the stores.
+//! again. This module does not know the contents of the stores.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -263,7 +263,7 @@ fn read_file(dir: &Path, name: &str) -> Result<Vec<u8>, CopyError> {
 /// Writes the state in a backup into the directory of a config's grid, which must have none.
 ///
 /// # Errors
-/// The file is no backup, is damaged, of another grid or of a newer version; a head runs, or the
+/// The file is not a backup, is damaged, of another grid or of a newer version; a head runs, or the
 /// grid has a state; the operating system reports an error. Then the directory is unchanged.
 pub fn restore(config: &Path, file: &Path) -> Result<BackupManifest, Failed> {
     let grid = grid_config(config)?;

@@ -15,7 +15,7 @@ pub const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// The token for a user: the given one, or that of the environment.
 ///
 /// # Errors
-/// The text is no token.
+/// The text is not a token.
 pub fn given_token(given: Option<&str>) -> Result<Option<JoinToken>, Failed> {
     let text = given.map(str::to_owned).or_else(|| std::env::var(TOKEN_VAR).ok());
     text.map(|text| text.parse::<JoinToken>().map_err(Failed::usage)).transpose()

@@ -1,7 +1,7 @@
 //! Services on an emulated network, as a file describes them: starts them in order, waits until
 //! they are ready, collects their logs, and ends all.
 //!
-//! Independent of the emulation itself, and of the services.
+//! This module knows neither the emulation itself nor the services.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

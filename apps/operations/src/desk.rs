@@ -15,7 +15,7 @@
 //! wait than a process may open files. It has a thread of its own, because its disk may be slow. It
 //! removes ended jobs and their files when they exceed the limits of the config.
 //!
-//! Independent of scheduling and of the presentation of jobs.
+//! This module knows neither scheduling nor the presentation of jobs.
 
 mod archived_job;
 mod drawer;

@@ -2,8 +2,8 @@
 //! failures.
 //!
 //! Tests that change a process or create objects run in children, which execute this program: their
-//! namespaces, devices and groups end with them. Independent of the description of links and of the
-//! use of the results.
+//! namespaces, devices and groups end with them. This module knows neither the description of links
+//! nor the use of the results.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,6 +1,6 @@
 //! `node drain` and `node undrain`: take nodes of a running grid out of service, and return them.
 //!
-//! Independent of the release of nodes by jobs.
+//! This module does not know the release of nodes by jobs.
 
 use std::path::Path;
 use std::time::Duration;

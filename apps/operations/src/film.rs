@@ -1,7 +1,7 @@
 //! Makes a video from a job's frames, with `ffmpeg` if it is on the PATH.
 //!
-//! Frames are files of a job with names such as `frame-000000.png`, `frame-000001.png`. Independent
-//! of the jobs that write them.
+//! Frames are files of a job with names such as `frame-000000.png`, `frame-000001.png`. This module
+//! does not know the jobs that write them.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! A grid as processes: nodes' configs and providers, and the start of its head.
 //!
-//! Independent of jobs.
+//! This module does not know jobs.
 
 use std::collections::BTreeSet;
 use std::fs;

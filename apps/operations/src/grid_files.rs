@@ -132,7 +132,7 @@ impl HeadFile {
     /// on the host that gave it out: hosts may share the directory.
     fn is_dead(&self, here: Option<&str>, proc: &Path) -> bool {
         let ours = here.is_some() && self.host.as_deref() == here;
-        // This process is no head, so that its own id was reused, as in a restarted container.
+        // This process is not a head, so that its own id was reused, as in a restarted container.
         let again = self.pid == std::process::id();
         ours && proc.join("self").exists() && (again || !proc.join(self.pid.to_string()).exists())
     }
@@ -336,7 +336,7 @@ mod tests {
         let dead = |head: &HeadFile| head.is_dead(Some("here"), proc);
         assert!(!dead(&head(7, Some("here"))));
         assert!(dead(&head(8, Some("here"))));
-        // The asking process is no head, though the file contains its id.
+        // The asking process is not a head, though the file contains its id.
         assert!(dead(&head(std::process::id(), Some("here"))));
         assert!(!dead(&head(8, Some("there"))) && !dead(&head(8, None)));
         assert!(!head(8, Some("here")).is_dead(None, proc));

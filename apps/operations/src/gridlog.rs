@@ -1,6 +1,6 @@
 //! The decisions of a grid's scheduler on disk: `DIR/scheduler.events.jsonl`, which survives heads.
 //!
-//! Independent of the meaning of events.
+//! This module does not know the meaning of events.
 
 use std::fs;
 use std::path::{Path, PathBuf};

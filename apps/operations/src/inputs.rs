@@ -1,7 +1,7 @@
 //! Input files of jobs in the directories of a grid's clusters.
 //!
-//! Bytes pass through the clusters' file servers, not the scheduler. Independent of the placement
-//! of jobs.
+//! Bytes pass through the clusters' file servers, not the scheduler. This module does not know the
+//! placement of jobs.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -68,7 +68,7 @@ pub async fn list(config: &Path) -> Result<Vec<FileStatus>, Failed> {
 /// Copies a file of this host into a cluster's directory. Returns its entry there.
 ///
 /// # Errors
-/// No grid is up, it has no such cluster, the name is no file name, or the file cannot be read.
+/// No grid is up, it has no such cluster, the name is not a file name, or the file cannot be read.
 pub async fn put_into(
     config: &Path,
     file: &Path,

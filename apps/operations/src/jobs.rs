@@ -1,6 +1,6 @@
 //! The jobs of a running grid: submission, plans, state, changes.
 //!
-//! Independent of scheduling.
+//! This module does not know scheduling.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;

@@ -1,6 +1,6 @@
 //! `node join`: creates a node's directory from a token: key, certificate and config.
 //!
-//! Independent of the grid's judgement and of the execution of nodes.
+//! This module knows neither the grid's judgement nor the execution of nodes.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,8 +1,8 @@
 //! `wan run`: runs a scenario with live node processes over an emulated network, on slowed
 //! processors.
 //!
-//! Scenario files and driver are those of simulated time. Independent of the emulation of networks
-//! and of the quotas of processors.
+//! Scenario files and driver are those of simulated time. This module knows neither the emulation
+//! of networks nor the quotas of processors.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

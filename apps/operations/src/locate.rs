@@ -1,6 +1,6 @@
 //! The config of the grid that a command uses where no option names it.
 //!
-//! Independent of the config's content.
+//! This module does not know the config's content.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! The jobs of a submission and their requirements, from options of the command line or from a
 //! file.
 //!
-//! Independent of what happens to the jobs later.
+//! This module does not know what happens to the jobs later.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};

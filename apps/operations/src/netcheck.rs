@@ -2,7 +2,7 @@
 //! its nodes. Reports round trips, packet sizes, buffers and the validity of certificates, and
 //! names the ports that a firewall must open.
 //!
-//! Independent of jobs.
+//! This module does not know jobs.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Conversion of config sections to settings of the runtime.
 //!
-//! Independent of commands.
+//! This module does not know commands.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -1,6 +1,6 @@
 //! Emulated wide-area networks that are up.
 //!
-//! Independent of the emulation itself.
+//! This module does not know the emulation itself.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -455,7 +455,7 @@ fn print_lines(
     std::thread::spawn(move || {
         for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
             let line = format!("{prefix}{}\n", String::from_utf8_lossy(&line));
-            // A closed terminal is no reason to end the programs.
+            // A closed terminal is not a reason to end the programs.
             let _ = if is_error {
                 io::stderr().write_all(line.as_bytes())
             } else {

@@ -1,6 +1,6 @@
 //! `node run`: one node process.
 //!
-//! Independent of the node's work.
+//! This module does not know the node's work.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};

@@ -1,6 +1,6 @@
 //! The nodes of a running grid, and the revocation of joined ones.
 //!
-//! Independent of the start and end of nodes.
+//! This module knows neither the start nor the end of nodes.
 
 use std::path::Path;
 use std::time::Duration;

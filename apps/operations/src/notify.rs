@@ -1,8 +1,8 @@
 //! Notifications to the service manager (sd_notify, systemd's protocol): the process is ready, its
 //! status, its end, and that it is alive.
 //!
-//! Sends datagrams to the socket that the environment names, if any. Independent of the process's
-//! purpose.
+//! Sends datagrams to the socket that the environment names, if any. This module does not know the
+//! process's purpose.
 
 use std::os::unix::net::UnixDatagram;
 use std::rc::Rc;

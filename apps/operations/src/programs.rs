@@ -1,6 +1,6 @@
 //! This process's program for a grid that is up: offered to its head before jobs are submitted.
 //!
-//! Independent of jobs and of the programs' use.
+//! This module knows neither jobs nor the programs' use.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! `run`: submits a job to a grid of its own or to a running grid, watches it, and prints the
 //! result.
 //!
-//! Independent of the work of nodes and of jobs.
+//! This module knows neither the work of nodes nor jobs.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

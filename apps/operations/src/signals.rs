@@ -1,6 +1,6 @@
 //! Ctrl-C and SIGTERM: the first signal requests an orderly end, the second a fast one.
 //!
-//! Independent of what ends.
+//! This module does not know what ends.
 
 use springtide_cli::exit::{Exit, Failed};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};

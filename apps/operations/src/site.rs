@@ -1,6 +1,6 @@
 //! `site run`: a cluster's site as a process of its own.
 //!
-//! Independent of jobs.
+//! This module does not know jobs.
 
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};

@@ -1,6 +1,6 @@
 //! The slots of a running grid, and manual reservations.
 //!
-//! Independent of the purpose of reservations.
+//! This module does not know the purpose of reservations.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! `run --sequential`: runs the job in this process, on one thread, without a grid.
 //!
-//! Independent of the presentation of runs.
+//! This module does not know the presentation of runs.
 
 use std::thread;
 

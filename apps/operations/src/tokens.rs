@@ -1,7 +1,7 @@
 //! Join tokens: creation, listing, revocation. The grid's directory contains them, whether a head
 //! runs or not.
 //!
-//! Independent of the judgement and the use of tokens.
+//! This module knows neither the judgement nor the use of tokens.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

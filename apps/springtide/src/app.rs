@@ -1,6 +1,6 @@
 //! The program: its jobs, and the path from its command line to its exit code.
 //!
-//! Independent of the commands' work.
+//! This module does not know the commands' work.
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -9,7 +9,8 @@
 //! Optimality cuts without a multiplier leave the program for a pool; they return when a solution
 //! violates them. A model that was saved and resumed gives the same bits.
 //!
-//! Must not know how decisions are chosen, judged or evaluated: see [`crate::trust_region`].
+//! This module must not know how decisions are chosen, judged or evaluated: see
+//! [`crate::trust_region`].
 //!
 //! Source: Birge and Louveaux, A multicut algorithm for two-stage stochastic linear programs
 //! (European Journal of Operational Research 1988).

@@ -2,7 +2,7 @@
 //! simplex method.
 //!
 //! This file holds all unsafe code of the crate: calls of a C library, after checks of the lengths
-//! of their arguments. Must not know stages nor scenarios; only tests use it.
+//! of their arguments. This module must not know stages or scenarios; only tests use it.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_void};
@@ -166,7 +166,7 @@ impl Highs {
     /// Sets the first basis of the next run.
     ///
     /// # Panics
-    /// If it has another number of columns or rows, or is no basis.
+    /// If it has another number of columns or rows, or is not a basis.
     pub fn set_basis(&mut self, basis: &Basis) {
         assert_eq!((basis.columns.len(), basis.rows.len()), (self.columns, self.rows));
         // SAFETY: this struct owns `raw`, which has `columns` columns and `rows` rows. Both vectors

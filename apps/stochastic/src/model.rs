@@ -1,5 +1,5 @@
-//! A two-stage stochastic linear program as data. Independent of files and of the solver. Random
-//! elements are right-hand sides, costs and matrix entries of the second stage.
+//! A two-stage stochastic linear program as data. This module knows neither files nor the solver.
+//! Random elements are right-hand sides, costs and matrix entries of the second stage.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,8 @@
 //! Second stages and whole programs, compared with HiGHS.
 //!
 //! The build of HiGHS needs cmake, libclang and some minutes, so these tests are behind a feature:
-//! `cargo test --release -p springtide-stochastic --features highs`.
-//! Must not know how HiGHS is called.
+//! `cargo test --release -p springtide-stochastic --features highs`. This module must not know how
+//! HiGHS is called.
 
 use std::time::Instant;
 

@@ -6,7 +6,7 @@
 //! random, the root keeps its factors and stays dual feasible. Random costs change its reduced
 //! costs; a random recourse matrix is factored for each scenario.
 //!
-//! Must not know tasks, workers nor the method of the first stage.
+//! This module must not know tasks, workers or the method of the first stage.
 //!
 //! Source: Van Slyke and Wets, L-shaped linear programs with applications to optimal control and
 //! stochastic programming (SIAM Journal on Applied Mathematics 1969).

@@ -1,5 +1,5 @@
 //! Sampling of scenarios. Program, method, seed and index determine a scenario to the bit, so any
-//! node can compute it without the scenarios before it. Independent of the solver.
+//! node can compute it without the scenarios before it. This module does not know the solver.
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::random::SplitMix;
@@ -47,7 +47,7 @@ pub enum SampleError {
         /// Their number; none if it exceeds 2^64.
         count: Option<u64>,
     },
-    /// The outcomes of a block are no distribution.
+    /// The outcomes of a block are not a distribution.
     #[error("block {block} is no distribution: its outcomes must have positive probabilities")]
     Block {
         /// Its index.

@@ -12,7 +12,8 @@
 //! A task's cost enters the model with its first cut; before that the model bounds nothing, so no
 //! decision is called optimal.
 //!
-//! Must not know the linear program of the model, see `cutting_plane`, nor scenarios and workers.
+//! This module must not know the linear program of the model, see `cutting_plane`, or scenarios and
+//! workers.
 //!
 //! Source: Linderoth and Wright, Decomposition algorithms for stochastic programming on a
 //! computational grid (Computational Optimization and Applications 2003).
@@ -604,7 +605,7 @@ impl TrustRegion {
         best.is_some_and(|best| best.cost - promised <= PROMISE_ROUNDING * (1.0 + best.cost.abs()))
     }
 
-    /// Whether the model's decision is at the edge of the region, where that is no bound of its
+    /// Whether the model's decision is at the edge of the region, where that is not a bound of its
     /// own.
     fn binds(&self) -> bool {
         let Some(incumbent) = &self.state.incumbent else { return false };

@@ -284,7 +284,7 @@ impl Border {
     /// Lets an IPv4 packet in, with the node's address if there is a translator.
     ///
     /// # Errors
-    /// It is no answer to a packet that went out.
+    /// It is not an answer to a packet that went out.
     pub fn incoming(&mut self, packet: &mut [u8], now: Duration) -> Result<(), Blocked> {
         if !self.rules.filters() {
             return Ok(());

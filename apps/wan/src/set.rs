@@ -486,7 +486,7 @@ impl LinkOverrides {
     /// Reads the trace's file, so that the change holds its contents.
     ///
     /// # Errors
-    /// The file cannot be read, or is no trace.
+    /// The file cannot be read, or is not a trace.
     pub fn load_trace(mut self) -> Result<Self, SetError> {
         if let Some(Setting::Is(TraceSource::File(path))) = &self.trace {
             self.trace = Some(Setting::Is(TraceSource::Contents(read_trace(path)?)));

@@ -1,4 +1,5 @@
-//! The files of a plan: its tables and its JSON. Independent of planning and of the text output.
+//! The files of a plan: its tables and its JSON. This module knows neither planning nor the text
+//! output.
 
 use std::fmt::Write as _;
 

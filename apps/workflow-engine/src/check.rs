@@ -1,4 +1,5 @@
-//! `workflow check`: reads workflows and prints a summary of each. Independent of planning.
+//! `workflow check`: reads workflows and prints a summary of each. This module does not know
+//! planning.
 
 use std::path::PathBuf;
 

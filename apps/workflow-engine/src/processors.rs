@@ -2,7 +2,7 @@
 //!
 //! Counts that fit at each moment can be numbered. In order of their starts, each interval finds as
 //! many free numbers as it needs: an interval graph can be coloured with as many colours as the
-//! largest number of overlapping intervals. Independent of tasks and slots.
+//! largest number of overlapping intervals. This module knows neither tasks nor slots.
 
 use std::fmt;
 

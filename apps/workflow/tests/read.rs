@@ -220,7 +220,7 @@ fn a_reader_waits_for_all_writers_unless_edges_decide() {
     assert_eq!(ends(&dax(&["a > f", "b > f", "c f >"], &["b>c"])), "b>c");
     // One writer is a parent although the file has other edges.
     assert_eq!(ends(&dax(&["a > f", "b >", "c f >"], &["b>c"])), "a>c b>c");
-    // Tasks change a file in turn: a later one is no parent of an earlier one.
+    // Tasks change a file in turn: a later one is not a parent of an earlier one.
     assert_eq!(ends(&dax(&["a > f", "b f > f", "c f > f"], &["a>b", "b>c"])), "a>b b>c");
     assert_eq!(
         ends(&dax(&["s >", "a > f", "b f > g", "c > f"], &["a>s", "s>b", "b>c"])),

@@ -130,7 +130,7 @@ impl fmt::Display for Verdict {
 /// Judges the lines of logs, in the order of their writers. Header and end lines may be among them.
 ///
 /// # Errors
-/// A line is no JSON object.
+/// A line is not a JSON object.
 pub fn judge<L: AsRef<str>>(
     lines: impl IntoIterator<Item = L>,
     expected: &Expectation,

@@ -61,7 +61,7 @@ impl Record {
 pub enum ReadError {
     /// A file cannot be read.
     File(PathBuf, std::io::Error),
-    /// A line is no JSON object.
+    /// A line is not a JSON object.
     Line(String, serde_json::Error),
     /// The directory has no log.
     NoLog(PathBuf),
@@ -113,7 +113,7 @@ pub(crate) fn parse<L: AsRef<str>>(
     Ok(records.into_values().collect())
 }
 
-/// Header, end and truncation lines are no records.
+/// Header, end and truncation lines are not records.
 fn record(value: &Value, line: &str) -> Option<Record> {
     let node = value.get("node")?.as_str()?.to_owned();
     let recorder = (node, value.get("incarnation")?.as_u64()?);

@@ -1,4 +1,4 @@
-//! All bodies before the first step. Independent of processes.
+//! All bodies before the first step. This module does not know processes.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

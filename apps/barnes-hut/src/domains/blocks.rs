@@ -1,6 +1,6 @@
 //! The forces on the blocks of a domain, on all threads of the node.
 //!
-//! Depends on neither messages nor the order of blocks.
+//! This module depends on neither messages nor the order of blocks.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};

@@ -1,6 +1,6 @@
 //! Requests of a process for the roots of others, and their form in messages.
 //!
-//! Independent of the distribution of bodies.
+//! This module does not know the distribution of bodies.
 
 use super::state::Unsound;
 use crate::partial::Subscriber;

@@ -1,5 +1,5 @@
-//! Delta encoding of a branch for a remote subscriber, and the subscriber's decoded copy.
-//! Independent of the transport.
+//! Delta encoding of a branch for a remote subscriber, and the subscriber's decoded copy. This
+//! module does not know the transport.
 
 use std::collections::VecDeque;
 use std::ops::Range;

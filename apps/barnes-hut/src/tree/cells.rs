@@ -69,7 +69,7 @@ pub(crate) struct Graft<'a> {
 impl Graft<'_> {
     /// The contents of one of the cells, if those below the root begin at `index`.
     fn moved(&self, link: &CellContents, index: u32) -> CellContents {
-        // The root is no child.
+        // The root is not a child.
         let child = if link.children == 0 { 0 } else { index + link.child - 1 };
         CellContents {
             first: self.first + link.first,

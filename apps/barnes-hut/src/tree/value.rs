@@ -185,7 +185,7 @@ impl CellNumbers {
     }
 }
 
-/// The nearest whole number of steps; 0 if it has more than `BITS` bits or is no number.
+/// The nearest whole number of steps; 0 if it has more than `BITS` bits or is not a number.
 ///
 /// Single precision represents whole numbers of 24 bits, and multiples of a single-precision
 /// number's unit.

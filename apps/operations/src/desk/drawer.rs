@@ -1,6 +1,6 @@
 //! The jobs of earlier heads, as a head finds them at its start.
 //!
-//! Independent of what is written about a job while it runs.
+//! This module does not know what is written about a job while it runs.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,7 +1,7 @@
 //! The tests of `wan doctor`. Each part runs in a child, which executes this program: namespaces,
 //! devices and groups end with it.
 //!
-//! Independent of the evaluation of results.
+//! This module does not know the evaluation of results.
 
 use std::fmt::Display;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -299,7 +299,7 @@ fn ms(time: Duration) -> f64 {
 
 pub(super) fn round_trip_fact(name: &str, asked: Duration, took: Duration) -> Fact {
     let [asked, took] = [asked, took].map(ms);
-    // A link without the delay is no emulation.
+    // A link without the delay is not an emulation.
     let (ok, late) = (took >= asked, took > 1.2 * asked);
     let late = if late { ": this host is busy" } else { "" };
     Fact {

@@ -123,7 +123,7 @@ fn run_static(config: &ScenarioConfig, seed: u64, limit: Option<f64>) -> RunTime
 /// Runs a draw: static, adaptive, and on the best fixed set.
 ///
 /// # Panics
-/// The text of the draw is no scenario.
+/// The text of the draw is not a scenario.
 pub fn run(draw: NoHarmDraw) -> DrawTimes {
     let config = parse(&format!("seed {}", draw.seed), &draw.text);
     let config = config.unwrap_or_else(|error| panic!("{error}\n{}", draw.text));

@@ -41,7 +41,7 @@ fn named_commands(command: &Command) -> Vec<(String, &'static str)> {
         };
         let Some(commands) = command.find_subcommand(group) else { continue };
         for one in commands.get_subcommands() {
-            // A topology that is shown is no network that is up.
+            // A topology that is shown is not a network that is up.
             let is_other = one.is_hide_set() || one.get_name() == "show";
             if !is_other && one.get_arguments().any(is_named) {
                 found.push((format!("{group} {}", one.get_name()), kind));

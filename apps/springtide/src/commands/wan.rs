@@ -295,7 +295,7 @@ pub fn execute(command: WanCommand, program: Program, global: &GlobalArgs) -> Re
             end_as(NetworkPrograms::of(wan.as_deref())?.exec(&node, &command)?)
         }
         WanCommand::Exec { wan, all: true, node, mut command } => {
-            // The first word is no node then, but the program.
+            // The first word is not a node then, but the program.
             command.insert(0, node);
             end_as(NetworkPrograms::of(wan.as_deref())?.exec_all(&command)?)
         }

@@ -1,8 +1,8 @@
 //! Checks the book and the README against the program: commands run as shown, names exist, and
 //! generated pages are current.
 //!
-//! Independent of the text; it knows only the formats in the book's introduction (*How this book is
-//! kept true*).
+//! This module does not know the text; it knows only the formats in the book's introduction (*How
+//! this book is kept true*).
 
 mod first_programs;
 mod lines;

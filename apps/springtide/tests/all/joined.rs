@@ -317,7 +317,7 @@ fn refusals_to_join_say_what_to_do() {
     }
     assert_eq!(execute(&up, &["token", "revoke", "none"]).code, Some(2));
 
-    // The address of links is no join endpoint, and an unused address does not answer.
+    // The address of links is not a join endpoint, and an unused address does not answer.
     let head: Value = serde_json::from_str(&text(&up.dir.join("head.json"))).unwrap();
     let links = head["address"].as_str().unwrap();
     let ended = run(&["node", "join", links, "--no-run", "--token", &revoked]);

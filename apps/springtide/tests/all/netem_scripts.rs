@@ -1,7 +1,7 @@
 //! `netem-scripts/kernel.sh` with tools that only record their arguments: it needs no rights and
 //! creates no network.
 //!
-//! Independent of the kernel: other tests use the real tools.
+//! This module does not know the kernel: other tests use the real tools.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

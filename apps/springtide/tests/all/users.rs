@@ -139,7 +139,7 @@ fn a_reservation_belongs_to_its_owner() {
     assert_eq!(made.code, Some(0), "{}", made.err);
     let released = execute_as(&up, "adam", &["release", "2"]);
     assert_eq!(released.code, Some(0), "{}", released.err);
-    // A purge that removes nothing is no success.
+    // A purge that removes nothing is not a success.
     let purged = execute_as(&up, "bob", &["job", "purge", "1"]);
     assert_ne!(purged.code, Some(0), "{}", purged.out);
     let found = audit(&up.file);

@@ -2,8 +2,8 @@
 //! nothing behind.
 //!
 //! Only one test at a time has a network, with at most five processes. If Linux allows none, tests
-//! say so and pass. Waits have generous bounds and are never asserted on. Independent of the
-//! emulation.
+//! say so and pass. Waits have generous bounds and are never asserted on. This module does not know
+//! the emulation.
 use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -116,7 +116,7 @@ impl TestNetwork {
         }
     }
 
-    /// Asks Linux once. Failures that are no refusals of Linux are bugs.
+    /// Asks Linux once. Failures that are not refusals of Linux are bugs.
     fn none(&self) -> Option<&'static str> {
         let none = NONE.get_or_init(|| {
             let (code, _, err) = self.wan(&["up", "pair", "--name", "probe", "--for", LIFETIME]);
@@ -745,7 +745,7 @@ fn a_mistake_leaves_nothing() {
     assert!(place.files().is_empty());
     until("its holder ends", || running(&name).is_empty());
 
-    // A long path of a socket is no mistake.
+    // A long path of a socket is not a mistake.
     let far = place.dir.path().join("far".repeat(40));
     std::fs::create_dir(&far).unwrap();
     for line in [&["up", "pair", "--network", "sockets", "--for", LIFETIME][..], &["down"]] {

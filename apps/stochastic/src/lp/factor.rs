@@ -2,7 +2,8 @@
 //! elementary matrix for each column replaced since (product form of the inverse).
 //!
 //! Rows and positions of the basis share one index space: [`Factor::of`] returns which column has
-//! its pivot in which row, so a vector is solved in place. Must not know what a linear program is.
+//! its pivot in which row, so a vector is solved in place. This module must not know what a linear
+//! program is.
 //!
 //! Sources: Markowitz, The elimination form of the inverse (Management Science 1957); Suhl and
 //! Suhl, Computing sparse LU factorizations for large-scale linear programming bases (ORSA J.

@@ -1,7 +1,7 @@
 //! Linear programs: a revised simplex method with bounded variables, dual first, on sparse factors.
 //!
-//! Must not know stages nor scenarios. See [`simplex`] for the method and [`problem`] for its
-//! input.
+//! This module must not know stages or scenarios. See [`simplex`] for the method and [`problem`]
+//! for its input.
 
 pub mod factor;
 pub mod problem;

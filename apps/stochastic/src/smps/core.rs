@@ -1,4 +1,5 @@
-//! The core file: a linear program in MPS form. Independent of periods and of random elements.
+//! The core file: a linear program in MPS form. This module knows neither periods nor random
+//! elements.
 
 use std::collections::{HashMap, HashSet};
 
@@ -215,7 +216,7 @@ impl<'a> CoreFile<'a> {
     /// Reads a line of BOUNDS. The name of the set is optional.
     ///
     /// # Errors
-    /// The line is no bound of a continuous column.
+    /// The line is not a bound of a continuous column.
     pub fn bound<'t>(
         &self,
         fields: &[&'t str],

@@ -1,5 +1,5 @@
 //! Lines of MPS-like files: section headers, lines of data and their fields, in free and in fixed
-//! format. Independent of what the sections mean.
+//! format. This module does not know what the sections mean.
 
 use super::error::{LineError, Notes, SmpsErrorKind, quote};
 

@@ -1,5 +1,5 @@
-//! The stochastic file: random elements and their distributions. Independent of the text of the
-//! other two files.
+//! The stochastic file: random elements and their distributions. This module does not know the text
+//! of the other two files.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::RangeInclusive;

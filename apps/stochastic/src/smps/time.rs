@@ -1,5 +1,5 @@
-//! The time file: the stage of each row and column of the core file. Independent of random
-//! elements.
+//! The time file: the stage of each row and column of the core file. This module does not know
+//! random elements.
 
 use super::core::{CoreFile, RowType, program_name};
 use super::error::{LineError, Notes, SmpsErrorKind, quote};

@@ -55,7 +55,7 @@ fn write_state(state: &DriverState, job: &Solve) -> Result<Vec<u8>, Stop> {
 /// Reads a state that an earlier run of the same job wrote.
 ///
 /// # Errors
-/// The bytes are no state, are damaged, or belong to another program or other options.
+/// The bytes are not a state, are damaged, or belong to another program or other options.
 pub(super) fn read_state(bytes: &[u8], job: &Solve) -> Result<DriverState, String> {
     let rest = bytes.strip_prefix(HEADER).ok_or("this file holds no state of a solve run")?;
     let (numbers, body) = rest.split_at_checked(16).ok_or("this state is cut off")?;

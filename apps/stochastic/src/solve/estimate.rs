@@ -1,6 +1,6 @@
 //! Estimates of an expectation from samples: means, and intervals with a known confidence.
 //!
-//! Independent of what is sampled.
+//! This module does not know what is sampled.
 
 use serde::{Deserialize, Serialize};
 

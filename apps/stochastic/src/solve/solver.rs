@@ -7,7 +7,7 @@
 //! - `solution`: solutions of samples and verdicts.
 //! - `queries`: progress, answer and intervals.
 //!
-//! No I/O and no clock. Must not know who evaluates nor how fast.
+//! No I/O and no clock. This module must not know who evaluates or how fast.
 
 mod plan;
 mod queries;

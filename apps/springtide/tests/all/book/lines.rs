@@ -59,7 +59,7 @@ fn simple_commands(line: &str) -> Vec<Vec<String>> {
                 all.push(std::mem::take(&mut words));
             }
             '>' | '<' => {
-                // The file of a redirection is no word of the command.
+                // The file of a redirection is not a word of the command.
                 if word.as_ref().is_some_and(|word| word.parse::<u8>().is_ok()) {
                     word = None;
                 }

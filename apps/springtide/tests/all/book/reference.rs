@@ -1,6 +1,6 @@
 //! The book's reference, made from the code: configs, command line, events, metrics, exit codes.
 //!
-//! Must not know single keys, options, kinds or names.
+//! This module must not know single keys, options, kinds or names.
 
 use std::fmt::Write;
 

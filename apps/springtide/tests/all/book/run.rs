@@ -1,6 +1,6 @@
 //! Runs a page's commands in a directory of their own and compares their output with the page.
 //!
-//! Independent of the program's output.
+//! This module does not know the program's output.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;

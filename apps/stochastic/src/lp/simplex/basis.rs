@@ -79,9 +79,9 @@ impl Simplex {
         bits
     }
 
-    /// Sets a basis that [`Simplex::basis`] returned. The next solve repairs bits that are no basis
-    /// of this program. Earlier solves have no influence: two programs with equal rows and bounds
-    /// take the same pivots from it.
+    /// Sets a basis that [`Simplex::basis`] returned. The next solve repairs bits that are not a
+    /// basis of this program. Earlier solves have no influence: two programs with equal rows and
+    /// bounds take the same pivots from it.
     pub fn set_basis(&mut self, bits: &[u8]) {
         let m = self.head.len();
         self.head.clear();

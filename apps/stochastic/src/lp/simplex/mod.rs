@@ -16,7 +16,8 @@
 //! - `check`: checks of answers.
 //! - `scale`: scaling.
 //!
-//! This file holds the program, its edits and its solution. Must not know what the program models.
+//! This file holds the program, its edits and its solution. This module must not know what the
+//! program models.
 //!
 //! Sources: Koberstein, The dual simplex method, techniques for a fast and stable implementation
 //! (Paderborn 2005); Maros, Computational techniques of the simplex method (2003) for the ratio

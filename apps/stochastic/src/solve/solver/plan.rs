@@ -1,6 +1,6 @@
 //! The plan of a run: samples of scenarios, the phases that solve them, and the start.
 //!
-//! Must not know how a phase is solved nor what it finds.
+//! This module must not know how a phase is solved or what it finds.
 
 use std::ops::Range;
 

@@ -10,7 +10,7 @@ use crate::text::Text;
 pub enum Token {
     Id {
         text: String,
-        /// Whether the name is in quotes, where it is no keyword.
+        /// Whether the name is in quotes, where it is not a keyword.
         quoted: bool,
         /// Whether it is HTML, in angle brackets.
         html: bool,
