@@ -385,7 +385,7 @@ fn words(planned: &PlanReport<'_>) -> String {
             time(objectives.makespan)
         ),
     );
-    line("cost", cost(is.cost, offers));
+    line("cost", cost(objectives.cost, offers));
     let waste = match plan.waste() {
         0.0 => "none: it costs what its tasks alone cost".to_owned(),
         waste if plan.floor > 0.0 => format!(

@@ -23,7 +23,7 @@ pub fn plan_object(line: &str, plan: &Result<PlacementPlan, PlanError>) -> Value
         Err(PlanError::NoPlace(no)) => {
             json!({
                 "job": line, "ok": false, "why": no.to_string(), "excluded": no.excluded,
-                "never": no.never,
+                "never": no.can_never_fit,
             })
         }
         Err(error) => json!({ "job": line, "ok": false, "why": error.to_string() }),
@@ -58,7 +58,7 @@ pub fn plan_text(line: &str, plan: &Result<PlacementPlan, PlanError>) -> String 
             text
         }
         Err(PlanError::NoPlace(no)) => {
-            let (will, has) = if no.never {
+            let (will, has) = if no.can_never_fit {
                 ("can never start", "can have no place")
             } else {
                 ("would wait", "has no place")

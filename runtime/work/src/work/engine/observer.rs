@@ -282,6 +282,6 @@ impl Drop for EngineCore {
         if let Some(pool) = self.pool.get() {
             pool.close();
         }
-        let _ = self.last_report.set(self.report());
+        let _ = self.last_report.set(self.engine_report());
     }
 }

@@ -115,7 +115,7 @@ impl EngineWatch {
 
     /// The current or last state of the engine.
     pub fn report(&self) -> EngineReport {
-        let now = self.inner.upgrade().map(|inner| inner.report());
+        let now = self.inner.upgrade().map(|inner| inner.engine_report());
         now.or_else(|| self.last.get().cloned()).unwrap_or_default()
     }
 }
@@ -163,7 +163,7 @@ impl EngineCore {
         WaitGraph { awaited, leased, stolen: stolen.collect() }
     }
 
-    pub(super) fn report(&self) -> EngineReport {
+    pub(super) fn engine_report(&self) -> EngineReport {
         let leases = self.pool.get().map(Pool::lease_counts).unwrap_or_default();
         let stale = self.post.dropped_messages();
         let state = self.state();
