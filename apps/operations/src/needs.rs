@@ -512,7 +512,9 @@ mod tests {
         let shown: Vec<_> = need
             .components
             .iter()
-            .map(|one| (one.min, one.start, one.clusters.iter().map(ToString::to_string).collect()))
+            .map(|one| {
+                (one.min, one.max_at_start, one.clusters.iter().map(ToString::to_string).collect())
+            })
             .collect();
         let one = |name: &str| vec![name.to_owned()];
         assert_eq!(shown, [(2, 2, one("ams")), (1, 1, one("del"))]);

@@ -456,7 +456,7 @@ mod tests {
             let size = RequestedSize { min, max, malleable, clusters: Vec::new() };
             let need = resolve(size)?.0.expect("it has numbers");
             let component = &need.components[0];
-            Ok::<_, Error>((need.kind, component.min, component.start, need.max[0]))
+            Ok::<_, Error>((need.kind, component.min, component.max_at_start, need.max[0]))
         };
         assert_eq!(need(Some(2), Some(2), false).unwrap(), (Kind::Rigid, 2, 2, 2));
         assert_eq!(need(Some(2), None, false).unwrap(), (Kind::Moldable, 2, 4, 4));

@@ -538,11 +538,11 @@ job-5  running           2        fib
 
     #[test]
     fn a_plan_reports_jobs_that_never_start_and_each_failure() {
-        let no = |never| {
+        let no = |can_never_fit| {
             let why = springtide_actors::policy::malleability::PlacementError {
                 component: 0,
                 excluded: BTreeMap::new(),
-                never,
+                can_never_fit,
             };
             Err(PlanError::NoPlace(why))
         };
