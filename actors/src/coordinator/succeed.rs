@@ -384,6 +384,7 @@ mod tests {
             share: ShareConfig::default(),
             metering: None,
             results_bytes: 0,
+            memory: None,
         };
         let notes = Box::new(|_| {});
         let (net, seam) = (own.net.clone(), RealSeam::new());
