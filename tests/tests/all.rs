@@ -15,6 +15,7 @@ mod join;
 mod language;
 mod managed;
 mod mw;
+mod public_api;
 mod simulated;
 mod slurm;
 mod solve;

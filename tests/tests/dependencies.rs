@@ -168,6 +168,53 @@ fn dependencies_have_allowed_sources() {
     assert!(found.is_empty(), "deny.toml does not allow:\n{}", found.join("\n"));
 }
 
+/// What crates.io shows of a package, and where its folder is.
+#[derive(Deserialize)]
+struct PublishedPackage {
+    name: String,
+    manifest_path: PathBuf,
+    /// Empty if the package is not published.
+    publish: Option<Vec<String>>,
+    description: Option<String>,
+    keywords: Vec<String>,
+    categories: Vec<String>,
+    readme: Option<PathBuf>,
+}
+
+#[test]
+fn packages_have_what_a_registry_shows() {
+    #[derive(Deserialize)]
+    struct Workspace {
+        packages: Vec<PublishedPackage>,
+    }
+    let arguments = ["metadata", "--format-version", "1", "--offline", "--no-deps"];
+    let workspace: Workspace =
+        serde_json::from_str(&output("cargo", &arguments)).expect("cargo's JSON");
+    let published = |package: &&PublishedPackage| package.publish.is_none();
+    let mut lacking = Vec::new();
+    for package in workspace.packages.iter().filter(published) {
+        let folder = package.manifest_path.parent().expect("a manifest lies in a folder");
+        let has_licence = |file: &&str| {
+            let text = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
+            text(folder.join(file)) == text(root().join(file))
+        };
+        let facts = [
+            ("description", package.description.is_some()),
+            ("keywords", !package.keywords.is_empty()),
+            ("categories", !package.categories.is_empty()),
+            ("readme", package.readme.is_some()),
+            (
+                "links to the files of licences: ln -s ../../LICENSE-MIT ../../LICENSE-APACHE .",
+                ["LICENSE-MIT", "LICENSE-APACHE"].iter().all(has_licence),
+            ),
+        ];
+        let name = &package.name;
+        lacking
+            .extend(facts.iter().filter(|fact| !fact.1).map(|(what, _)| format!("{name}: {what}")));
+    }
+    assert!(lacking.is_empty(), "packages lack:\n{}", lacking.join("\n"));
+}
+
 /// Adds the paths of all sources below a folder, from the root of the repository.
 fn collect_sources(folder: &str, found: &mut Vec<String>) {
     for entry in fs::read_dir(root().join(folder)).expect("a folder of the repository") {

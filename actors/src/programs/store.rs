@@ -113,14 +113,15 @@ pub struct StoredPath {
     pub arrival: ProgramArrival,
 }
 
-/// Local message to a program store: a job keeps a program that is in the store.
+/// Local message to a program store: a job keeps its program. A store without its file receives it
+/// from these sources, as after the takeover of another head.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct KeepProgram {
     /// The user that keeps it.
     pub user: ProgramUser,
-    /// The program to keep.
-    pub image: ProgramImage,
+    /// The program and its sources.
+    pub program: ShippedProgram,
 }
 
 /// Local message to a program store: a user needs its program no longer.
@@ -455,10 +456,9 @@ impl Handler<UseProgram> for ProgramStore {
 impl Handler<KeepProgram> for ProgramStore {
     type Result = ();
 
-    fn handle(&mut self, KeepProgram { user, image }: KeepProgram, ctx: &mut Self::Context) {
-        // Without its file, the job fails when a site asks for it.
-        if self.table.has(&image.digest) {
-            let program = ShippedProgram { image, path: None, sources: Vec::new() };
+    fn handle(&mut self, KeepProgram { user, program }: KeepProgram, ctx: &mut Self::Context) {
+        // If no source has its file, the job fails when a site asks for it.
+        if self.foreign {
             drop(self.want(ctx, user, program));
         }
     }
@@ -517,12 +517,27 @@ impl Handler<OfferProgram> for ProgramStore {
 impl Handler<ReadChunk> for ProgramStore {
     type Result = ResponseFuture<Result<Bytes, FileError>>;
 
-    fn handle(&mut self, asked: ReadChunk, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, asked: ReadChunk, ctx: &mut Self::Context) -> Self::Result {
         let ReadChunk { name, sum, at, len } = asked;
         let (dir, cluster) = (self.dir.clone(), self.dir.cluster.clone());
         let digest = sum.parse::<ProgramDigest>().ok();
         let known = digest.filter(|digest| self.table.has(digest));
+        let incoming = digest.and_then(|digest| self.table.incoming(&digest)).cloned();
+        let arrival = incoming.map(|image| {
+            let user = ProgramUser::Reader(self.last_ticket + 1);
+            let program = ShippedProgram { image, path: None, sources: Vec::new() };
+            let arrival = self.want(ctx, user.clone(), program);
+            (arrival, user, ctx.address())
+        });
         Box::pin(async move {
+            let known = match arrival {
+                None => known,
+                Some((arrival, user, store)) => {
+                    let arrived = arrival.await.is_ok();
+                    store.do_send(ReleaseProgram { user });
+                    digest.filter(|_| arrived)
+                }
+            };
             let Some(digest) = known else { return Err(FileError::Unknown { cluster, name }) };
             let file = digest.to_string();
             let read = move || {

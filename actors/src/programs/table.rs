@@ -23,6 +23,8 @@ pub enum ProgramUser {
     Node(NodeId),
     /// A client that is about to submit jobs, by the number of its offer.
     Offer(u64),
+    /// A process that reads it while it is being received, by the number of its request.
+    Reader(u64),
 }
 
 /// Where a program may be received from.
@@ -134,6 +136,11 @@ impl ProgramTable {
     /// Whether a program is being received, or waits for that.
     pub(super) fn receives(&self, digest: &ProgramDigest) -> bool {
         self.transfers.contains_key(digest)
+    }
+
+    /// The description of a program that is being received, or waits for that.
+    pub(super) fn incoming(&self, digest: &ProgramDigest) -> Option<&ProgramImage> {
+        self.transfers.get(digest).map(|transfer| &transfer.image)
     }
 
     /// Whether the cache has the whole program.

@@ -163,6 +163,29 @@ async fn a_program_goes_from_a_client_to_the_head_and_once_to_each_site() {
 }
 
 #[actix_rt::test]
+async fn a_head_that_took_over_reads_programs_of_waiting_jobs_from_their_clients() {
+    let world = ProgramWorld::new();
+    let head = world.store("head", 1, ProgramLimits::default());
+    let site = world.store("ams", 1, ProgramLimits::default());
+    let client = world.endpoint("client-1", 1);
+    let (path, image) = world.program("own", 1_000_001);
+    ProgramServer::publish_file(image.clone(), &path, &client.hub).unwrap();
+    client.start();
+    let slow = LinkProfile::default().rate(1_500_000);
+    world.network.set_links(&"client-1".into(), &"head".into(), &slow);
+    let address = client.net.contact();
+    let sources = vec![FileSource { cluster: address.cluster.clone(), address }];
+    let program = ShippedProgram { image: image.clone(), path: None, sources };
+    let user = ProgramUser::Job(JobId(1));
+    head.access.store.send(KeepProgram { user, program }).await.unwrap();
+    // A site that asks meanwhile waits for the rest.
+    head.some_has_come().await;
+    let stored = site.use_by("ams-1", &image, &[&head]).await.unwrap();
+    assert_eq!(stored.arrival.bytes, image.bytes);
+    assert_eq!(fs::read(stored.path).unwrap(), fs::read(&path).unwrap());
+}
+
+#[actix_rt::test]
 async fn the_same_file_at_the_same_path_is_not_sent() {
     let world = ProgramWorld::new();
     let head = world.store("head", 1, ProgramLimits::default());

@@ -460,6 +460,9 @@ impl Handler<LinkChanged> for Scheduler {
 
     fn handle(&mut self, LinkChanged { node, down }: LinkChanged, ctx: &mut Self::Context) {
         self.feed(ctx, SchedulerEvent::Link { node: node.clone(), up: down.is_none() });
+        if down.is_none() {
+            self.keep_programs_of(&node);
+        }
         if let Some(why) = down {
             self.feed(ctx, SchedulerEvent::LinkDown { node, why });
         }

@@ -9,11 +9,19 @@ use actix::prelude::*;
 use springtide_protocol::files::FileSource;
 use springtide_protocol::program::{ProgramImage, ProgramReport, ProgramState, ShippedProgram};
 use springtide_runtime::event::Event as GridEvent;
-use springtide_runtime::id::{ClusterId, JobId};
+use springtide_runtime::id::{ClusterId, JobId, NodeId};
 
 use super::core::SchedulerEvent;
 use super::{Scheduler, Submit};
 use crate::programs::{KeepProgram, ProgramUser, ReleaseProgram};
+
+/// The program that a submission brings, with its client as the source.
+fn brought_program(submit: &Submit) -> Option<ShippedProgram> {
+    let image = submit.image.clone()?;
+    let (cluster, address) = (submit.client.cluster.clone(), submit.client.clone());
+    let (path, sources) = (submit.program.clone(), vec![FileSource { cluster, address }]);
+    Some(ShippedProgram { image, path, sources })
+}
 
 impl Scheduler {
     /// A program of an order to a cluster's site, with the processes that have its file: this one,
@@ -37,13 +45,27 @@ impl Scheduler {
         Some(ShippedProgram { image, path: path.cloned(), sources })
     }
 
-    /// Keeps a job's program in the head's store until the job has ended.
+    /// Keeps a job's program in the head's store until the job has ended. A head that took over
+    /// lacks it, and reads it from the client.
     pub(super) fn keep_program(&mut self, job: JobId, submit: &Submit) {
-        if let (Some(programs), Some(image)) = (&self.programs, &submit.image) {
+        if let Some(program) = brought_program(submit) {
+            self.keep(job, program);
+        }
+    }
+
+    /// As [`Scheduler::keep_program`], for all jobs of a client whose link is up again.
+    pub(super) fn keep_programs_of(&mut self, client: &NodeId) {
+        let brought = self.core.jobs_that_bring(client);
+        let brought = brought.filter_map(|(job, submit)| Some((job, brought_program(submit)?)));
+        for (job, program) in brought.collect::<Vec<_>>() {
+            self.keep(job, program);
+        }
+    }
+
+    fn keep(&mut self, job: JobId, program: ShippedProgram) {
+        if let Some(programs) = &self.programs {
             self.program_jobs.insert(job);
-            programs
-                .store
-                .do_send(KeepProgram { user: ProgramUser::Job(job), image: image.clone() });
+            programs.store.do_send(KeepProgram { user: ProgramUser::Job(job), program });
         }
     }
 

@@ -56,6 +56,12 @@ install -m 755 "$program" "$root/usr/bin/springtide"
 strip "$root/usr/bin/springtide" 2>/dev/null || echo "skipped: strip does not know $target"
 install -m 644 apps/springtide/packaging/*.service "$root/usr/lib/systemd/system/"
 install -m 644 README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT "$root/usr/share/doc/springtide/"
+{
+    echo "Springtide is under the MIT licence or the Apache License 2.0, at your choice. The latter is in"
+    echo "LICENSE-APACHE in this directory. The former:"
+    echo
+    cat LICENSE-MIT
+} >"$root/usr/share/doc/springtide/copyright"
 if "$root/usr/bin/springtide" version >/dev/null 2>&1; then
     "$root/usr/bin/springtide" man "$root/usr/share/man/man1" >/dev/null
     gzip -9n "$root"/usr/share/man/man1/*
@@ -88,43 +94,50 @@ else
     echo "skipped: dpkg-deb is not installed: no Debian package"
 fi
 
-cargo metadata --locked --format-version 1 --filter-platform "$target" >"$scratch/metadata.json"
+cargo metadata --locked --format-version 1 --filter-platform "$target" --features springtide/command >"$scratch/metadata.json"
 if command -v python3 >/dev/null; then
     python3 - "$scratch/metadata.json" "$version" >"$dir/springtide-$version.cdx.json" <<'PYTHON'
-import json, sys
+import json, sys, uuid
 
 metadata, version = json.load(open(sys.argv[1])), sys.argv[2]
 packages = {package["id"]: package for package in metadata["packages"]}
 nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
 [root] = [id for id, package in packages.items() if package["name"] == "springtide"]
 # What the program is linked with: no dependencies of tests or build scripts.
-found, waiting = set(), [root]
+found, waiting = {}, [root]
 while waiting:
     node = waiting.pop()
-    if node in found:
-        continue
-    found.add(node)
-    for dep in nodes[node]["deps"]:
-        if any(kind["kind"] is None for kind in dep["dep_kinds"]):
-            waiting.append(dep["pkg"])
+    if node not in found:
+        deps = nodes[node]["deps"]
+        found[node] = [dep["pkg"] for dep in deps if any(kind["kind"] is None for kind in dep["dep_kinds"])]
+        waiting += found[node]
 
 
-def component(package, kind="library"):
-    purl = f"pkg:cargo/{package['name']}@{package['version']}"
-    entry = {"type": kind, "bom-ref": purl, "name": package["name"], "version": package["version"], "purl": purl}
+def purl(id):
+    return f"pkg:cargo/{packages[id]['name']}@{packages[id]['version']}"
+
+
+def component(id, kind="library"):
+    package = packages[id]
+    entry = {"type": kind, "bom-ref": purl(id), "name": package["name"], "version": package["version"], "purl": purl(id)}
     if package.get("license"):
-        entry["licenses"] = [{"expression": package["license"].replace("/", " OR ")}]
+        # Before SPDX expressions, a slash was the word for a choice.
+        entry["licenses"] = [{"expression": " OR ".join(part.strip() for part in package["license"].split("/"))}]
     return entry
 
 
-others = sorted((packages[id] for id in found if id != root), key=lambda p: (p["name"], p["version"]))
-print(json.dumps({
+others = sorted((id for id in found if id != root), key=purl)
+bill = {
     "bomFormat": "CycloneDX",
     "specVersion": "1.5",
     "version": 1,
-    "metadata": {"component": component(packages[root], "application")},
-    "components": [component(package) for package in others],
-}, indent=1))
+    "metadata": {"component": component(root, "application")},
+    "components": [component(id) for id in others],
+    "dependencies": [{"ref": purl(id), "dependsOn": sorted(map(purl, found[id]))} for id in [root, *others]],
+}
+# The same crates have the same bill.
+bill["serialNumber"] = f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(bill))}"
+print(json.dumps(bill, indent=1))
 PYTHON
 else
     echo "skipped: python3 is not installed: no bill of materials"

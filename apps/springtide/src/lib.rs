@@ -66,6 +66,7 @@ mod commands;
 mod embed;
 #[cfg(feature = "command")]
 mod output;
+pub mod prelude;
 
 pub use actix;
 #[cfg(feature = "command")]
@@ -85,16 +86,34 @@ pub use springtide_runtime::{malleable, mw, remote_message, share, spmd, work};
 ///
 /// Each type implements [`Task`](prelude::Task). The version of the calling package is that of the
 /// program.
+///
+/// ```
+/// use serde::{Deserialize, Serialize};
+/// use springtide::prelude::*;
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Square(u64);
+///
+/// impl Task for Square {
+///     type Output = u64;
+///     const NAME: &'static str = "square";
+///
+///     fn run(self, _: &Context) -> Result<u64, Stop> {
+///         Ok(self.0 * self.0)
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), springtide::Error> {
+/// springtide::node(tasks![Square]);
+/// let grid = Grid::start("1x1").await?;
+/// assert_eq!(grid.run(Square(7)).await?, 49);
+/// # Ok(())
+/// # }
+/// ```
 #[macro_export]
 macro_rules! tasks {
     ($($task:ty),* $(,)?) => {
         $crate::NodeProgram::new().version(env!("CARGO_PKG_VERSION"))$(.task::<$task>())*
     };
-}
-
-/// What a program of tasks needs.
-pub mod prelude {
-    pub use crate::tasks;
-    pub use crate::{Grid, JobHandle};
-    pub use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop, Task};
 }

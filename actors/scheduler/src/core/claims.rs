@@ -168,8 +168,9 @@ impl SchedulerCore {
         let reason = reason.clone();
         job.stage = JobStage::Waiting;
         job.lost.clear();
+        let without = job.refused.keys().cloned().collect();
         self.managing.ledger.retain(|_, entry| entry.job != id);
-        Some(ManagerEvent::ClaimFailed { job: id, reason })
+        Some(ManagerEvent::ClaimFailed { job: id, reason, without })
     }
 
     /// Retries the failed start of a managed job, under a new epoch, once all its nodes are free.

@@ -164,7 +164,7 @@ impl Histories {
             ManagerEvent::Resumed { job, sizes, .. } => {
                 (job, format!("continues on {} after a restart of the scheduler", counts(sizes)))
             }
-            ManagerEvent::ClaimFailed { job, reason } => {
+            ManagerEvent::ClaimFailed { job, reason, .. } => {
                 (job, format!("could not be started: {reason}"))
             }
             ManagerEvent::Answer { job, count: Some(count), .. } => {

@@ -25,6 +25,7 @@ use crate::manager::{
     ManagerSettings,
 };
 use crate::policy::malleability::PlacementPlan;
+use crate::program::ProgramError;
 use crate::scheduler::{JobState, JobStatus, Submit, SubmitError};
 
 /// Time within which arriving nodes are distributed together.
@@ -59,6 +60,8 @@ pub(super) struct ManagedJob {
     pub(super) former: Option<(Epoch, NodeId)>,
     /// The last lost node, if its owner had announced that it takes the node away.
     pub(super) revoked: Option<NodeId>,
+    /// Clusters that do not start its program, and why.
+    pub(super) refused: BTreeMap<ClusterId, ProgramError>,
 }
 
 /// Nodes granted to a job by a change, and the order that they serve.
@@ -144,6 +147,7 @@ impl ManagedJob {
             begun: false,
             former: None,
             revoked: None,
+            refused: BTreeMap::new(),
         }
     }
 }
@@ -507,8 +511,14 @@ impl SchedulerCore {
             }
             ManagerAction::Fail { job, reason } => {
                 self.cancel_move(job, out);
+                let refused = |managed: &ManagedJob| managed.refused.values().next().cloned();
+                let error = match self.managing.jobs.get(&job).and_then(refused) {
+                    // It had a place where its program does not start.
+                    Some(error) => SubmitError::Shipping(Box::new(error)),
+                    None => SubmitError::NotPlaced { reason },
+                };
                 self.forget_managed(job);
-                out.push(SchedulerAction::Refuse { job, error: SubmitError::NotPlaced { reason } });
+                out.push(SchedulerAction::Refuse { job, error });
                 out.push(SchedulerAction::Forget { job });
                 None
             }

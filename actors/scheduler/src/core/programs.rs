@@ -1,8 +1,8 @@
 //! Programs that jobs bring: which nodes run them, and their way to the sites.
 //!
 //! A site reports the transfer of a program, its arrival, and why it does not start it. Then the
-//! jobs that need the program there are refused. This module must not depend on how programs are
-//! transferred.
+//! jobs that need the program use other clusters, or are refused if they may use no other one. This
+//! module must not depend on how programs are transferred.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,10 @@ use tokio::time::Instant;
 
 use super::SchedulerCore;
 use super::event::SchedulerAction;
-use super::node::PoolNodeState;
+use super::managed::JobStage;
+use super::node::{PoolNodeState, ProgramKey};
 use super::pool::ClusterPool;
+use crate::policy::malleability::Component;
 use crate::program::{ProgramDigest, ProgramError, ProgramReport, ProgramState, describe_sending};
 use crate::scheduler::{Submit, SubmitError};
 
@@ -67,6 +69,14 @@ impl SchedulerCore {
     pub fn clusters_with(&self, digest: ProgramDigest) -> Vec<ClusterId> {
         let all = self.programs.ready.iter().filter(|(of, _)| *of == digest);
         all.map(|(_, cluster)| cluster.clone()).collect()
+    }
+
+    /// The jobs of a client that bring a program.
+    pub fn jobs_that_bring(&self, client: &NodeId) -> impl Iterator<Item = (JobId, &Submit)> {
+        let queued = self.queue.iter().map(|waiting| (waiting.job, &*waiting.submit));
+        let managed = self.managing.jobs.iter().map(|(id, job)| (*id, &*job.submit));
+        let brings = |submit: &Submit| submit.client.node == *client && submit.image.is_some();
+        queued.chain(managed).filter(move |(_, submit)| brings(submit))
     }
 
     /// Describes the transfers of a submission's program.
@@ -164,7 +174,8 @@ impl SchedulerCore {
         }
     }
 
-    /// Refuses the jobs that start with a program in a cluster. Running jobs do not grow there.
+    /// Makes the jobs that start with a program in a cluster use other clusters, or refuses them.
+    /// Running jobs do not grow there.
     fn refuse_program(
         &mut self,
         cluster: &ClusterId,
@@ -175,6 +186,9 @@ impl SchedulerCore {
     ) {
         self.explain_starts(cluster, digest, Some(error.to_string()));
         for job in self.jobs_starting_with(cluster, digest) {
+            if self.leave_cluster(job, cluster, error, now, out) {
+                continue;
+            }
             let refused = SubmitError::Shipping(Box::new(error.clone()));
             let queued = self.queue.iter().position(|waiting| waiting.job == job);
             if let Some(at) = queued {
@@ -184,5 +198,46 @@ impl SchedulerCore {
                 self.withdraw_managed(job, refused, now, out);
             }
         }
+    }
+
+    /// Makes a job that has not started leave a cluster that does not start its program. Returns
+    /// false if it may use no other one.
+    fn leave_cluster(
+        &mut self,
+        id: JobId,
+        cluster: &ClusterId,
+        error: &ProgramError,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) -> bool {
+        if let Some(waiting) = self.queue.iter_mut().find(|waiting| waiting.job == id) {
+            waiting.refused.insert(cluster.clone(), error.clone());
+            let mut standing = self.sites.iter().filter(|(_, site)| site.on_demand.is_none());
+            return waiting.submit.clusters.is_none()
+                && standing.any(|(name, _)| !waiting.refused.contains_key(name));
+        }
+        let Some(need) = self.managing.need(id) else { return false };
+        let Some(job) = self.managing.jobs.get_mut(&id) else { return false };
+        if !matches!(job.stage, JobStage::Gathering { .. } | JobStage::Failing(_)) {
+            return false;
+        }
+        job.refused.insert(cluster.clone(), error.clone());
+        let program = ProgramKey::of(&job.submit);
+        let starts = |(name, site): &(&ClusterId, &ClusterPool)| {
+            let mut there = site.nodes.iter().filter_map(|node| self.nodes.get(node));
+            !job.refused.contains_key(*name)
+                && (site.can_start(&job.submit) || there.any(|it| it.running(program).is_some()))
+        };
+        let others: BTreeSet<ClusterId> =
+            self.sites.iter().filter(starts).map(|(name, _)| name.clone()).collect();
+        let has_other =
+            |one: &Component| one.clusters.is_empty() || !one.clusters.is_disjoint(&others);
+        if others.is_empty() || !need.components.iter().all(has_other) {
+            return false;
+        }
+        if matches!(job.stage, JobStage::Gathering { .. }) {
+            self.fail_start(id, error.to_string(), now, out);
+        }
+        true
     }
 }

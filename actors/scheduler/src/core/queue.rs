@@ -16,6 +16,7 @@ use super::pool::ClusterPool;
 use super::starts::{Attempts, Start};
 use super::{ActiveJob, SchedulerCore};
 use crate::job::{Assign, JobSpec};
+use crate::program::ProgramError;
 use crate::scheduler::{JobState, JobStatus, Submit, SubmitError};
 
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub(super) struct QueuedJob {
     pub(super) attempts: Attempts,
     /// Whether its next placement waits until its next epoch is on disk.
     pub(super) awaits_epoch: bool,
+    /// Clusters that do not start its program, and why.
+    pub(super) refused: BTreeMap<ClusterId, ProgramError>,
 }
 
 impl QueuedJob {
@@ -51,6 +54,7 @@ impl QueuedJob {
             rest: NodeWait::Unknown,
             attempts: Attempts::default(),
             awaits_epoch: false,
+            refused: BTreeMap::new(),
         }
     }
 
@@ -332,7 +336,15 @@ impl SchedulerCore {
         }
         let most = most.unwrap_or(Processors::MAX);
         let Some(clusters) = &submit.clusters else {
-            return self.all_requested_nodes(least, most);
+            let refused = waiting.refused.values().next();
+            return self.all_requested_nodes(waiting, least, most).map_err(|lack| {
+                match (lack, refused) {
+                    (Lack::Never(_), Some(error)) => {
+                        Lack::Never(SubmitError::Shipping(Box::new(error.clone())))
+                    }
+                    (lack, _) => lack,
+                }
+            });
         };
         if clusters.is_empty() {
             return not_placed("it asks for no cluster".to_owned());
@@ -415,9 +427,10 @@ impl SchedulerCore {
         (fewest, greatest)
     }
 
-    /// Every working node, within the job's bounds.
+    /// Every working node, within the job's bounds, but in clusters that do not start its program.
     fn all_requested_nodes(
         &self,
+        waiting: &QueuedJob,
         least: Processors,
         most: Processors,
     ) -> Result<BTreeMap<ClusterId, usize>, Lack> {
@@ -434,7 +447,9 @@ impl SchedulerCore {
         let (mut all, mut later) = (BTreeMap::new(), BTreeMap::new());
         let mut out_of_service = Vec::new();
         let standing = self.sites.iter().filter(|(_, site)| site.on_demand.is_none());
-        for (cluster, site) in standing.clone() {
+        let starts =
+            |(cluster, _): &(&ClusterId, &ClusterPool)| !waiting.refused.contains_key(*cluster);
+        for (cluster, site) in standing.clone().filter(starts) {
             let (works, drained) = self.capacity(site);
             out_of_service.extend(drained);
             take(&mut later, site, cluster, works);

@@ -132,6 +132,8 @@ pub enum ManagerEvent {
         job: JobId,
         /// Reason of the failure.
         reason: String,
+        /// Clusters that cannot start the job: it is not placed there again.
+        without: BTreeSet<ClusterId>,
     },
     /// A job's answer to [`ManagerAction::Offer`] or [`ManagerAction::Shrink`].
     Answer {

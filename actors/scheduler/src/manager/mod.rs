@@ -356,7 +356,8 @@ impl Manager {
             ManagerEvent::Resumed { job, need, placed, since, sizes } => {
                 self.resumed(job, *need, &placed, since, &sizes);
             }
-            ManagerEvent::ClaimFailed { job, reason } => {
+            ManagerEvent::ClaimFailed { job, reason, without } => {
+                self.restrict(job, &without);
                 self.claim_failed(job, &reason, now, &mut out)
             }
             ManagerEvent::Answer { job, change, count } => {

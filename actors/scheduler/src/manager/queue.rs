@@ -3,7 +3,7 @@
 //! They are kept for the queue's first job, or for a running job with an urgent request to grow.
 
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -639,6 +639,19 @@ impl Manager {
             }
         }
         self.dirty = true;
+    }
+
+    /// Limits a job to other clusters than these. A component that has no other one keeps its own.
+    pub(super) fn restrict(&mut self, id: JobId, without: &BTreeSet<ClusterId>) {
+        let all: BTreeSet<ClusterId> = self.clusters.keys().cloned().collect();
+        let Some(job) = self.jobs.get_mut(&id).filter(|_| !without.is_empty()) else { return };
+        for one in &mut job.need.components {
+            let own = if one.clusters.is_empty() { &all } else { &one.clusters };
+            let others: BTreeSet<ClusterId> = own.difference(without).cloned().collect();
+            if !others.is_empty() {
+                one.clusters = others;
+            }
+        }
     }
 
     pub(super) fn claim_failed(

@@ -509,8 +509,8 @@ fn job_with_files_cannot_spread() {
 fn failed_claim_counts_as_a_try() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4)]);
     scene.submit(1, JobRequirements::one(Kind::Rigid, 4, 4, 4));
-    let reason = "a local user was faster".to_owned();
-    scene.tell(ManagerEvent::ClaimFailed { job: JobId(1), reason });
+    let (reason, without) = ("a local user was faster".to_owned(), Default::default());
+    scene.tell(ManagerEvent::ClaimFailed { job: JobId(1), reason, without });
     let view = scene.manager.job(JobId(1)).unwrap();
     assert_eq!(
         (view.phase, view.tries, scene.manager.booked_processors(&"a".into())),

@@ -308,7 +308,8 @@ impl ManagerWorld {
                 let fits =
                     |(cluster, count): &(ClusterId, u32)| self.sites[cluster].idle() >= *count;
                 if success == 0 || !parts.iter().all(fits) {
-                    return self.tell(ManagerEvent::ClaimFailed { job, reason: "no".to_owned() });
+                    let (reason, without) = ("no".to_owned(), Default::default());
+                    return self.tell(ManagerEvent::ClaimFailed { job, reason, without });
                 }
                 let mut got: BTreeMap<ClusterId, u32> = BTreeMap::new();
                 for (cluster, count) in parts {

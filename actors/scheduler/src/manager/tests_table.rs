@@ -201,7 +201,10 @@ impl Scene {
                 let sizes = Box::new([(a(), 2)].into());
                 ManagerEvent::Resumed { job, need, placed, since: None, sizes }
             }
-            EventKind::ClaimFailed => ManagerEvent::ClaimFailed { job, reason },
+            EventKind::ClaimFailed => {
+                let without = Default::default();
+                ManagerEvent::ClaimFailed { job, reason, without }
+            }
             EventKind::Answer => ManagerEvent::Answer { job, change, count: Some(1) },
             EventKind::Held => ManagerEvent::Held { job, change, count: 1 },
             EventKind::Enlarged => {

@@ -645,7 +645,8 @@ impl Engine<'_> {
         let id = number(at);
         if claim.iter().any(|(&site, &count)| self.sites[site].idle() < count) {
             let reason = "local users were faster".to_owned();
-            return self.notify_manager(ManagerEvent::ClaimFailed { job: id, reason });
+            let without = BTreeSet::new();
+            return self.notify_manager(ManagerEvent::ClaimFailed { job: id, reason, without });
         }
         let mut got = BTreeMap::new();
         for (&site, &count) in &claim {

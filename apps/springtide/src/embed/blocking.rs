@@ -13,6 +13,21 @@ use springtide_runtime::work::Task;
 use super::{Error, GridSource, JobHandle, Runnable, Submission};
 
 /// A grid whose calls wait. See [`springtide::Grid`](crate::Grid).
+///
+/// ```
+/// use springtide::prelude::*;
+///
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/doc/square.rs"));
+/// fn main() -> Result<(), springtide::Error> {
+///     springtide::node(tasks![Square]);
+///     let grid = springtide::blocking::Grid::start("1x1")?;
+///     assert_eq!(grid.run(Square(7))?, 49);
+///     assert_eq!(grid.map((1..4).map(Square))?, [1, 4, 9]);
+///     let job = grid.submit(Square(8)).wait()?;
+///     assert_eq!(job.wait()?, 64);
+///     Ok(())
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Grid(crate::Grid);
 

@@ -8,6 +8,21 @@ use springtide_runtime::remote::RemoteError;
 use springtide_runtime::work::{Failure, OutputError};
 
 /// The reason why a grid or one of its jobs failed. Each text says what to do.
+///
+/// ```
+/// # use springtide::prelude::*;
+/// # #[derive(serde::Serialize, serde::Deserialize)]
+/// # struct Fail;
+/// # impl Task for Fail {
+/// #     type Output = ();
+/// #     const NAME: &'static str = "fail";
+/// #     fn run(self, _: &Context) -> Result<(), Stop> { Err(Stop::fail("no input")) }
+/// # }
+/// match springtide::run(Fail, 1) {
+///     Err(springtide::Error::Task { failure }) => assert_eq!(failure.message, "no input"),
+///     other => panic!("the task fails: {other:?}"),
+/// }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -27,20 +27,18 @@ use springtide_operations::shape::GridShape;
 /// most. Ctrl-C and SIGTERM end the grid too, and then the process, unless
 /// [`GridBuilder::signals`] is off.
 ///
-/// ```no_run
-/// # use springtide::prelude::*;
-/// # #[derive(serde::Serialize, serde::Deserialize)]
-/// # struct Fib(u32);
-/// # impl Task for Fib {
-/// #     type Output = u64;
-/// #     const NAME: &'static str = "fib";
-/// #     fn run(self, _: &Context) -> Result<u64, Stop> { Ok(0) }
-/// # }
-/// # async fn example() -> Result<(), springtide::Error> {
-/// let grid = Grid::start("3x2").await?; // three clusters of two nodes on this host
-/// let number = grid.run(Fib(30)).await?;
-/// let job = grid.submit(Fib(40)).min(2).malleable().await?;
-/// let other = job.await?;
+/// ```
+/// use springtide::prelude::*;
+///
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/doc/square.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), springtide::Error> {
+/// # springtide::node(tasks![Square]);
+/// let grid = Grid::start("2x1").await?; // two clusters of one node on this host
+/// assert_eq!(grid.run(Square(7)).await?, 49);
+/// let first = grid.submit(Square(8)).max(1).await?; // two jobs at the same time
+/// let second = grid.submit(Square(9)).max(1).await?;
+/// assert_eq!(first.await? + second.await?, 145);
 /// # Ok(())
 /// # }
 /// ```
@@ -83,11 +81,29 @@ impl Drop for GridService {
 }
 
 /// The configuration of a grid, as a file `grid.toml` has it.
+///
+/// ```
+/// use springtide::Config;
+///
+/// let config: Config = "[[cluster]]\nname = \"ams\"\nnodes = 2\n".parse()?;
+/// let mistake = "[[cluster]]\nnodes = 0\n".parse::<Config>().unwrap_err();
+/// assert!(mistake.to_string().contains("nodes"));
+/// # Ok::<(), springtide::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Config(GridConfig);
 
 impl Config {
     /// Reads a configuration. Variables of the environment override its values, as for the command.
+    ///
+    /// ```no_run
+    /// use springtide::prelude::*;
+    ///
+    /// # async fn example() -> Result<(), springtide::Error> {
+    /// let grid = Grid::start(springtide::Config::load("grid.toml")?).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Config`] with all mistakes and their places.
@@ -151,6 +167,19 @@ impl GridSource {
 }
 
 /// Options of a grid, before it starts. [`Grid::builder`] and [`Grid::connector`] create it.
+///
+/// ```
+/// use springtide::prelude::*;
+///
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/doc/square.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), springtide::Error> {
+/// # springtide::node(tasks![Square]);
+/// let grid = Grid::builder("1x2").signals(false).logs(false).start().await?;
+/// assert_eq!(grid.nodes().await?.len(), 2);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "the grid starts by `start`"]
 pub struct GridBuilder {
     source: BuilderSource,
@@ -195,6 +224,16 @@ impl GridBuilder {
     /// --role submitter` prints it. The certificate is kept in `tls.identity` of the config, or in
     /// `.springtide/GRID/identity` next to it; later connections need no token. The default is that
     /// of the environment variable `SPRINGTIDE_TOKEN`. A grid of this program's own needs none.
+    ///
+    /// ```no_run
+    /// use springtide::prelude::*;
+    ///
+    /// # async fn example() -> Result<(), springtide::Error> {
+    /// # let text = String::new();
+    /// let grid = Grid::connector("grid.toml").token(text).start().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn token(mut self, token: impl Into<String>) -> Self {
         if let BuilderSource::Running(_, given) = &mut self.source {
             *given = Some(token.into());
@@ -234,6 +273,19 @@ impl Grid {
     /// Starts a grid of this program's own nodes: of a shape on this host, such as `"3x2"` for
     /// three clusters of two nodes, or of a [`Config`].
     ///
+    /// ```
+    /// use springtide::prelude::*;
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/doc/square.rs"));
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), springtide::Error> {
+    /// # springtide::node(tasks![Square]);
+    /// let grid = Grid::start("1x2").await?;
+    /// assert_eq!(grid.run(Square(7)).await?, 49);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`GridBuilder::start`].
     pub async fn start(source: impl Into<GridSource>) -> Result<Self, Error> {
@@ -246,6 +298,16 @@ impl Grid {
     /// `tls.identity` or a [token](GridBuilder::token). A grid whose nodes run another program
     /// receives this one by its digest, and its sites start it.
     ///
+    /// ```no_run
+    /// use springtide::prelude::*;
+    ///
+    /// # async fn example() -> Result<(), springtide::Error> {
+    /// let grid = Grid::connect("grid.toml").await?; // after `springtide up grid.toml`
+    /// println!("{:?}", grid.nodes().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`GridBuilder::start`].
     pub async fn connect(file: impl AsRef<Path>) -> Result<Self, Error> {
@@ -253,17 +315,53 @@ impl Grid {
     }
 
     /// Options of a grid of this program's own nodes.
+    ///
+    /// ```
+    /// use springtide::prelude::*;
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/doc/square.rs"));
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), springtide::Error> {
+    /// # springtide::node(tasks![Square]);
+    /// let grid = Grid::builder("1x1").logs(false).start().await?;
+    /// assert_eq!(grid.run(Square(7)).await?, 49);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder(source: impl Into<GridSource>) -> GridBuilder {
         GridBuilder::of(BuilderSource::Own(source.into()))
     }
 
     /// Options of a connection to a running grid.
+    ///
+    /// ```no_run
+    /// use springtide::prelude::*;
+    ///
+    /// # async fn example() -> Result<(), springtide::Error> {
+    /// let grid = Grid::connector("grid.toml").signals(false).start().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn connector(file: impl AsRef<Path>) -> GridBuilder {
         GridBuilder::of(BuilderSource::Running(file.as_ref().to_owned(), None))
     }
 
     /// Runs a task or a job on the whole grid, and returns its output. Dropping the future cancels
     /// it.
+    ///
+    /// ```
+    /// use springtide::prelude::*;
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/doc/square.rs"));
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), springtide::Error> {
+    /// # springtide::node(tasks![Square]);
+    /// let grid = Grid::start("1x1").await?;
+    /// let square: u64 = grid.run(Square(7)).await?;
+    /// assert_eq!(square, 49);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`JobHandle`](crate::JobHandle).
@@ -273,6 +371,20 @@ impl Grid {
 
     /// Runs independent tasks on the whole grid, and returns their outputs in the order of the
     /// tasks. Dropping the future cancels them.
+    ///
+    /// ```
+    /// use springtide::prelude::*;
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/doc/square.rs"));
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), springtide::Error> {
+    /// # springtide::node(tasks![Square]);
+    /// let grid = Grid::start("1x2").await?;
+    /// let squares = grid.map((1..=5).map(Square)).await?;
+    /// assert_eq!(squares, [1, 4, 9, 16, 25]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`JobHandle`](crate::JobHandle); the first failure is that of all.
@@ -289,11 +401,61 @@ impl Grid {
 
     /// Prepares the submission of a task, a list of tasks or a job. Awaiting it submits the work
     /// and returns its handle, without waiting for nodes.
+    ///
+    /// ```
+    /// use springtide::prelude::*;
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/doc/square.rs"));
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), springtide::Error> {
+    /// # springtide::node(tasks![Square]);
+    /// let grid = Grid::start("1x2").await?;
+    /// let job = grid.submit(vec![Square(1), Square(2)]).min(1).max(2).await?;
+    /// assert_eq!(job.await?, [1, 4]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn submit<K, R: Runnable<K>>(&self, work: R) -> Submission<'_, K, R> {
         Submission::new(self, work)
     }
 
     /// The actor that each node of this program publishes under a name, on this node.
+    ///
+    /// ```
+    /// use springtide::actix::{Actor, Context, Handler};
+    /// use springtide::{Grid, remote_message, tasks};
+    ///
+    /// struct Counter(u32);
+    ///
+    /// impl Actor for Counter {
+    ///     type Context = Context<Self>;
+    /// }
+    ///
+    /// #[derive(serde::Serialize, serde::Deserialize)]
+    /// struct Add(u32);
+    ///
+    /// remote_message! { "add" => Add -> u32; }
+    ///
+    /// impl Handler<Add> for Counter {
+    ///     type Result = u32;
+    ///
+    ///     fn handle(&mut self, Add(number): Add, _: &mut Context<Self>) -> u32 {
+    ///         self.0 += number;
+    ///         self.0
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// springtide::node(tasks![].actor("counter", || Counter(0), |actor| actor.accepts::<Add>()));
+    /// let grid = Grid::start("1x1").await?;
+    /// let node = grid.nodes().await?.remove(0);
+    /// let counter = grid.actor::<Counter>(&node, "counter");
+    /// counter.send(Add(2)).await?;
+    /// assert_eq!(counter.send(Add(3)).await?, 5);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn actor<A>(&self, node: &NodeId, name: &str) -> Remote<A> {
         self.inner.hub.remote(node, name)
     }
@@ -305,6 +467,21 @@ impl Grid {
 
     /// The nodes that have registered, by name.
     ///
+    /// ```
+    /// use springtide::prelude::*;
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/doc/square.rs"));
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), springtide::Error> {
+    /// # springtide::node(tasks![Square]);
+    /// let grid = Grid::start("2x1").await?;
+    /// for node in grid.nodes().await? {
+    ///     println!("{node}"); // ams-1, del-1
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Unreachable`] or [`Error::Ended`].
     pub async fn nodes(&self) -> Result<Vec<NodeId>, Error> {
@@ -314,6 +491,21 @@ impl Grid {
     }
 
     /// Ends the grid with all its jobs, and waits for the end. Other clones can no longer be used.
+    ///
+    /// ```
+    /// use springtide::prelude::*;
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/doc/square.rs"));
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), springtide::Error> {
+    /// # springtide::node(tasks![Square]);
+    /// let grid = Grid::start("1x1").await?;
+    /// let other = grid.clone();
+    /// grid.close().await;
+    /// assert!(matches!(other.run(Square(7)).await, Err(springtide::Error::Ended)));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn close(self) {
         let (reply, ended) = oneshot::channel();
         if self.send(Order::End(reply)).is_ok() {
@@ -323,6 +515,15 @@ impl Grid {
     }
 
     /// The same grid for threads that are not asynchronous.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), springtide::Error> {
+    /// let grid = springtide::Grid::start("1x1").await?;
+    /// let blocking = grid.blocking();
+    /// std::thread::spawn(move || println!("{:?}", blocking.nodes()));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn blocking(&self) -> blocking::Grid {
         blocking::Grid::of(self.clone())
     }

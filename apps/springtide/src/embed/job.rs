@@ -130,6 +130,21 @@ struct RequestedSize {
 ///
 /// Without numbers of processors, a job gets all nodes, and such jobs run one after another. With
 /// them, jobs run at the same time, each on the processors that it needs.
+///
+/// ```
+/// use std::time::Duration;
+/// use springtide::prelude::*;
+///
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/doc/square.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), springtide::Error> {
+/// # springtide::node(tasks![Square]);
+/// let grid = Grid::start("1x2").await?;
+/// let job = grid.submit(Square(7)).min(1).malleable().deadline(Duration::from_secs(60)).await?;
+/// assert_eq!(job.await?, 49);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "nothing is submitted before it is awaited"]
 pub struct Submission<'g, K, R> {
     grid: &'g Grid,
@@ -340,6 +355,27 @@ pub enum JobEvent {
 }
 
 /// The events of a job, in order.
+///
+/// ```
+/// use springtide::JobEvent;
+/// use springtide::prelude::*;
+///
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/doc/square.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), springtide::Error> {
+/// # springtide::node(tasks![Square]);
+/// let grid = Grid::start("1x1").await?;
+/// let mut job = grid.submit(Square(7)).await?;
+/// let mut events = job.events();
+/// job.await?;
+/// while let Some(event) = events.next().await {
+///     if let JobEvent::Started { root, nodes } = event {
+///         println!("started on {root}, with {nodes} nodes");
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct JobEvents(broadcast::Receiver<JobEvent>);
 
 impl JobEvents {
@@ -360,6 +396,22 @@ impl JobEvents {
 ///
 /// Dropping the handle, or the future that awaits it, cancels the job, unless it is
 /// [detached](JobHandle::detach).
+///
+/// ```
+/// use springtide::prelude::*;
+///
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/doc/square.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), springtide::Error> {
+/// # springtide::node(tasks![Square]);
+/// let grid = Grid::start("1x1").await?;
+/// let job = grid.submit(Square(7)).await?;
+/// println!("{}: {:?}", job.name(), job.state());
+/// let square: u64 = job.await?;
+/// assert_eq!(square, 49);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// What it returns if the job has no output: [`Error::Task`], [`Error::NodeLost`],
@@ -400,6 +452,21 @@ impl<T> JobHandle<T> {
 
     /// Cancels the job. Awaiting the handle then returns [`Error::Cancelled`], unless the job has
     /// ended before.
+    ///
+    /// ```
+    /// use springtide::prelude::*;
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/doc/square.rs"));
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), springtide::Error> {
+    /// # springtide::node(tasks![Square]);
+    /// let grid = Grid::start("1x1").await?;
+    /// let job = grid.submit(Square(7)).min(9).await?; // the grid has one processor
+    /// job.cancel();
+    /// assert!(job.await.is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn cancel(&self) {
         self.orders.send_replace(HandleOrder::Cancel);
     }

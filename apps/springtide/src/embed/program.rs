@@ -27,6 +27,17 @@ pub(super) struct LoadedProgram {
 type StartActor = Box<dyn Fn(&Arc<Hub>) + Send + Sync>;
 
 /// The tasks, jobs and actors of a program's nodes. [`tasks!`](crate::tasks) creates it.
+///
+/// ```
+/// use springtide::prelude::*;
+///
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/doc/square.rs"));
+/// # fn main() -> Result<(), springtide::Error> {
+/// let program = springtide::NodeProgram::new().task::<Square>().version("1.2");
+/// springtide::node(program);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Default)]
 #[must_use = "springtide::node uses it"]
 pub struct NodeProgram {
@@ -105,19 +116,14 @@ impl NodeProgram {
 /// runs the node, and ends the process with it; otherwise it returns at once. It reads no other
 /// arguments, and may be called before an asynchronous runtime exists or within one.
 ///
-/// ```no_run
-/// # use springtide::prelude::*;
-/// # #[derive(serde::Serialize, serde::Deserialize)]
-/// # struct Square(u64);
-/// # impl Task for Square {
-/// #     type Output = u64;
-/// #     const NAME: &'static str = "square";
-/// #     fn run(self, _: &Context) -> Result<u64, Stop> { Ok(self.0 * self.0) }
-/// # }
+/// ```
+/// use springtide::prelude::*;
+///
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/doc/square.rs"));
 /// #[tokio::main(flavor = "current_thread")]
 /// async fn main() -> Result<(), springtide::Error> {
 ///     springtide::node(tasks![Square]);
-///     let grid = Grid::start("2x2").await?;
+///     let grid = Grid::start("1x2").await?;
 ///     let squares = grid.map((1..=9).map(Square)).await?;
 ///     println!("{squares:?}");
 ///     Ok(())

@@ -52,7 +52,11 @@ impl CoreTestGrid {
     }
 
     fn report_program(&mut self, n: u8, state: ProgramState) -> Vec<String> {
-        let (cluster, digest) = ("ams".into(), ProgramDigest([n; 32]));
+        self.report_of("ams", n, state)
+    }
+
+    fn report_of(&mut self, cluster: &str, n: u8, state: ProgramState) -> Vec<String> {
+        let (cluster, digest) = (cluster.into(), ProgramDigest([n; 32]));
         self.put(SchedulerEvent::ProgramReported(ProgramReport { cluster, digest, state }))
     }
 
@@ -76,8 +80,13 @@ const SENDING: ProgramState = ProgramState::Sending { received: 12_000_000, byte
 const READY: ProgramState = ProgramState::Ready { bytes: 40_000_000, millis: 2000 };
 
 fn cannot_run() -> ProgramState {
-    let (name, cluster, node) = ("p1".to_owned(), "ams".into(), "ams-1".into());
+    cannot_run_in("ams")
+}
+
+fn cannot_run_in(cluster: &str) -> ProgramState {
+    let (name, node) = ("p1".to_owned(), format!("{cluster}-1").into());
     let reason = "its process ended (exit status: 127)".to_owned();
+    let cluster = cluster.into();
     ProgramState::Failed { error: ProgramError::CannotRun { name, cluster, node, reason } }
 }
 
@@ -177,4 +186,60 @@ fn a_managed_job_waits_for_its_program_and_is_refused_with_it() {
     assert_eq!((grid.state("ams-1"), grid.state("ams-2")), (NodeState::Off, NodeState::Off));
     // What a program lacks says nothing about the capacity of its cluster.
     assert_eq!(grid.submit(moldable(2)), ["hold ams [ams-1, ams-2] p2"]);
+}
+
+#[test]
+fn a_job_for_all_nodes_does_without_a_cluster_that_refuses_its_program() {
+    let mut grid = CoreTestGrid::of(2, OURS);
+    ["ams", "del"].map(|cluster| grid.put(SchedulerEvent::SiteUp(site(cluster, None))));
+    let out = grid.submit(Submit { clusters: None, ..brings(1) });
+    let replaced =
+        |cluster: &str| format!("replace {cluster} [{cluster}-1, {cluster}-2] /home/me/p p1");
+    assert_eq!(out, ["ams", "del"].map(replaced));
+    assert_eq!(grid.report_program(1, cannot_run()), [""; 0]);
+    // Its nodes return with the program of the grid.
+    ["ams-1", "ams-2"].map(|node| grid.register(node, 2, OURS));
+    assert_eq!(grid.runs("del-1", 2, 1), [""; 0]);
+    assert_eq!(grid.runs("del-2", 2, 1), ["assign job-1 del-1", "assign job-1 del-2"]);
+    // If all refuse it, the job ends with the reason.
+    let out = grid.submit(Submit { clusters: None, ..brings(2) });
+    assert_eq!(out, [replaced("ams").replace("p1", "p2")]);
+    grid.report_program(2, cannot_run());
+    grid.accept(1, &["del-1", "del-2"]);
+    grid.over(1);
+    grid.released(1, "del-1", true);
+    grid.released(1, "del-2", true);
+    let out = grid.report_of("del", 2, cannot_run_in("del"));
+    assert!(out.iter().any(|line| line.starts_with("refuse job-2: ")), "{out:?}");
+}
+
+#[test]
+fn a_managed_job_starts_in_another_cluster_than_one_that_refuses_its_program() {
+    let mut grid = CoreTestGrid::of(0, OURS);
+    for cluster in ["ams", "del"] {
+        grid.put(SchedulerEvent::SiteUp(site(cluster, Some(1000))));
+        let found = crate::scheduler::SiteReport { cluster: cluster.into(), found: Ok((2, 0)) };
+        grid.put(SchedulerEvent::SitePolled(found));
+    }
+    assert_eq!(grid.submit(moldable(1)), ["hold ams [ams-1, ams-2] p1"]);
+    let out = grid.report_program(1, cannot_run());
+    assert!(!out.iter().any(|line| line.starts_with("refuse")), "{out:?}");
+    let mut out = Vec::new();
+    for node in ["ams-1", "ams-2"] {
+        let (node, reason, kind) = (node.into(), "no program".to_owned(), StubLossKind::NoProgram);
+        out.extend(grid.put(SchedulerEvent::StubGone(StubLoss { node, reason, kind })));
+    }
+    grid.now += Duration::from_secs(60);
+    out.extend(grid.put(SchedulerEvent::Tick));
+    assert!(out.contains(&"hold del [del-1, del-2] p1".to_owned()), "{out:?}");
+    let lines = |grid: &CoreTestGrid| -> Vec<String> {
+        let detail = grid.core.detail(JobId(1), grid.now).unwrap();
+        detail.history.into_iter().map(|(_, line)| line).collect()
+    };
+    let why = "could not be started: p1 cannot run as a node of cluster ams: node ams-1: its \
+               process ended (exit status: 127)";
+    assert!(lines(&grid).iter().any(|line| line == why), "{:?}", lines(&grid));
+    // The last cluster that refuses it ends the job.
+    let out = grid.report_of("del", 1, cannot_run_in("del"));
+    assert!(out.iter().any(|line| line.starts_with("refuse job-1: ")), "{out:?}");
 }
