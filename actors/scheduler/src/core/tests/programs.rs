@@ -191,14 +191,18 @@ fn a_managed_job_waits_for_its_program_and_is_refused_with_it() {
 #[test]
 fn a_job_for_all_nodes_does_without_a_cluster_that_refuses_its_program() {
     let mut grid = CoreTestGrid::of(2, OURS);
-    ["ams", "del"].map(|cluster| grid.put(SchedulerEvent::SiteUp(site(cluster, None))));
+    for cluster in ["ams", "del"] {
+        grid.put(SchedulerEvent::SiteUp(site(cluster, None)));
+    }
     let out = grid.submit(Submit { clusters: None, ..brings(1) });
     let replaced =
         |cluster: &str| format!("replace {cluster} [{cluster}-1, {cluster}-2] /home/me/p p1");
     assert_eq!(out, ["ams", "del"].map(replaced));
     assert_eq!(grid.report_program(1, cannot_run()), [""; 0]);
     // Its nodes return with the program of the grid.
-    ["ams-1", "ams-2"].map(|node| grid.register(node, 2, OURS));
+    for node in ["ams-1", "ams-2"] {
+        grid.register(node, 2, OURS);
+    }
     assert_eq!(grid.runs("del-1", 2, 1), [""; 0]);
     assert_eq!(grid.runs("del-2", 2, 1), ["assign job-1 del-1", "assign job-1 del-2"]);
     // If all refuse it, the job ends with the reason.
