@@ -2,7 +2,7 @@
 //!
 //! Independent of the head's own work.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -99,6 +99,8 @@ pub enum GridState {
     Starting,
     /// The head runs, and nodes could not be started.
     Partial,
+    /// A head of two waits here, and no head acts.
+    Waiting,
     /// The head's process runs, and does not answer.
     Silent,
     /// No head runs.
@@ -112,6 +114,7 @@ impl GridState {
             Self::Up => "up",
             Self::Starting => "starting",
             Self::Partial => "partial",
+            Self::Waiting => "waiting",
             Self::Silent => "silent",
             Self::Down => "down",
         }
@@ -122,7 +125,7 @@ impl GridState {
         match self {
             Self::Up => Exit::Ok,
             Self::Partial => Exit::NotPlaced,
-            Self::Starting | Self::Silent | Self::Down => Exit::Failure,
+            Self::Starting | Self::Waiting | Self::Silent | Self::Down => Exit::Failure,
         }
     }
 }
@@ -202,13 +205,19 @@ pub async fn status(file: &Path) -> Result<GridLife, Failed> {
             life.state = match process {
                 // The head writes its file when it can be reached.
                 // The file of an earlier head may remain from a killed one.
+                HeadProcess::Here(pid) if standby::is_member(&dir, pid) => GridState::Waiting,
                 HeadProcess::Here(pid) => match &life.head {
                     Some(head) if head.pid == pid => GridState::Silent,
                     _ => GridState::Starting,
                 },
                 HeadProcess::Absent | HeadProcess::Elsewhere { .. } => GridState::Down,
             };
-            life.reason = Some(failed.message);
+            life.reason = Some(match life.state {
+                GridState::Waiting => "no head acts: the first start needs both heads and the \
+                                       witness, a later one two of them"
+                    .to_owned(),
+                _ => failed.message,
+            });
         }
         Err(failed) => return Err(failed),
     }
@@ -271,15 +280,24 @@ fn faults(status: &GridStatus) -> Vec<String> {
 }
 
 /// Starts the grid of a config in the background. Returns when every node that the head starts
-/// itself has registered or is given up.
+/// itself has registered or is given up; in a grid with a second head, when the started head waits
+/// until it may act. `is_second` says that it is the second one.
 ///
 /// # Errors
 /// The head does not start, with its own exit code. [`Exit::NotPlaced`] if nodes could not be
 /// started; the grid is up without them. [`Exit::Timeout`] if nodes are still starting after
 /// `limit`; the grid stays.
-pub async fn detach(file: &Path, limit: Duration, global: &GlobalArgs) -> Result<(), Failed> {
+pub async fn detach(
+    file: &Path,
+    is_second: bool,
+    limit: Duration,
+    global: &GlobalArgs,
+) -> Result<(), Failed> {
     let mut signals = Signals::take()?;
     let config = up::checked(file).await?.value;
+    if is_second {
+        standby::check_second(file, &config)?;
+    }
     let dir = dir_of(file, &config);
     if let HeadProcess::Here(pid) = HeadProcess::of(&dir)? {
         let message = format!(
@@ -291,12 +309,13 @@ pub async fn detach(file: &Path, limit: Duration, global: &GlobalArgs) -> Result
     }
     make_private_dir(&dir)?;
     let log = log_path(&dir);
-    let mut head = spawn(file, &log, global)?;
+    let mut head = spawn(file, is_second, &log, global)?;
     let mut talk = Talk::new(global.quiet);
     talk.wait_for("starting nodes");
     let deadline = Instant::now() + limit;
     let mut missing = MissingNodes::of(&dir);
     let mut last = GridStatus::default();
+    let mut said = BTreeSet::new();
     let mut looks = interval(LOOK_INTERVAL);
     loop {
         tokio::select! {
@@ -308,6 +327,11 @@ pub async fn detach(file: &Path, limit: Duration, global: &GlobalArgs) -> Result
             }
             () = missing.wait() => {
                 missing.lines(&last).iter().for_each(|line| talk.say(line));
+                // A head that this host does not reach at its address has said why in its log.
+                if last == GridStatus::default() {
+                    let lines = last_lines(&log);
+                    lines.filter(|line| said.insert(line.clone())).for_each(|line| talk.say(&line));
+                }
                 continue;
             }
             _ = looks.tick() => {}
@@ -318,12 +342,11 @@ pub async fn detach(file: &Path, limit: Duration, global: &GlobalArgs) -> Result
             return Err(of_ended(ended, &log));
         }
         if config.standby.is_some() {
-            if HeadProcess::of(&dir)? != HeadProcess::Here(head.id()) {
+            if !standby::is_member(&dir, head.id()) {
                 continue;
             }
             talk.done();
-            talk.say("the head waits until it may act: `status` shows the members");
-            talk.say(&format!("the log is {}", log.display()));
+            report_member(&talk, file, &config, &dir, is_second);
             return Ok(());
         }
         // The file of an earlier head may remain from a killed one.
@@ -365,11 +388,11 @@ fn log_path(dir: &Path) -> PathBuf {
     dir.join("head.log")
 }
 
-fn spawn(file: &Path, log: &Path, global: &GlobalArgs) -> Result<Child, Failed> {
+fn spawn(file: &Path, is_second: bool, log: &Path, global: &GlobalArgs) -> Result<Child, Failed> {
     let program = this_program()?;
     let output = create_file(log)?;
     let mut command = Command::new(&program);
-    command.args(["up", "--new-session"]).arg(file);
+    command.args(["up", "--new-session"]).args(is_second.then_some("--standby")).arg(file);
     if let Some(level) = global.log_level {
         command.args(["--log-level", &level.to_string()]);
     }
@@ -394,12 +417,19 @@ pub fn leave_session() -> Result<(), Failed> {
     left.map(drop).map_err(|error| Failed::failure(format!("cannot begin a session: {error}")))
 }
 
-/// The failure of a head that ended at its start: the last lines of its log.
-fn of_ended(ended: ExitStatus, log: &Path) -> Failed {
+/// The last lines of a head's log that are not empty.
+fn last_lines(log: &Path) -> impl Iterator<Item = String> {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text).into_owned();
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    let last = lines[lines.len().saturating_sub(LOG_LINES_MAX)..].join("\n");
+    let lines = text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned);
+    let lines: Vec<String> = lines.collect();
+    let start = lines.len().saturating_sub(LOG_LINES_MAX);
+    lines.into_iter().skip(start)
+}
+
+/// The failure of a head that ended at its start: the last lines of its log.
+fn of_ended(ended: ExitStatus, log: &Path) -> Failed {
+    let last = last_lines(log).collect::<Vec<_>>().join("\n");
     // The head has said its name already.
     let said = last.strip_prefix(&format!("{}: ", grid_files::program_name())).unwrap_or(&last);
     let said = if said.is_empty() { format!("the head ended ({ended})") } else { said.to_owned() };
@@ -420,6 +450,20 @@ fn report(talk: &Talk, file: &Path, config: &GridConfig, dir: &Path, status: &Gr
     let shown = file.display();
     talk.say(&format!("run jobs with: {name} run JOB --config {shown}"));
     talk.say(&format!("end the grid with: {name} down --config {shown}"));
+}
+
+/// Prints how to continue once a head of two waits.
+fn report_member(talk: &Talk, file: &Path, config: &GridConfig, dir: &Path, is_second: bool) {
+    let (name, shown) = (grid_files::program_name(), file.display());
+    talk.say(&format!(
+        "the head waits until it may act: {name} status --config {shown} shows the members"
+    ));
+    if !is_second {
+        talk.say(&standby::other_head_line(dir));
+        up::own_sites(config, dir).iter().for_each(|line| talk.say(line));
+    }
+    talk.say(&format!("the log is {}", log_path(dir).display()));
+    talk.say(&format!("end this head with: {name} down --config {shown}"));
 }
 
 /// Orders a head to end.

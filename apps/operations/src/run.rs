@@ -22,6 +22,7 @@ use springtide_actors::scheduler::{
 };
 use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed, of_refusal};
+use springtide_cli::format::many;
 use springtide_cli::outdir::{OutDir, manifest};
 use springtide_cli::run_end::RunEnd;
 use springtide_cli::run_end::conclude;
@@ -234,6 +235,8 @@ struct Session {
     news: mpsc::Receiver<ReceivedNews>,
     /// Whether a second head may take over.
     has_second_head: bool,
+    /// Until this time, nodes of a grid that is coming up may still register.
+    nodes_by: Option<Instant>,
 }
 
 fn submission(
@@ -300,6 +303,7 @@ async fn own_grid(
         links,
         news,
         has_second_head: false,
+        nodes_by: None,
     };
     let ended = match started(&head, dir.path(), watch).await {
         Ok(()) => drive(order.job, session, watch).await,
@@ -355,6 +359,7 @@ async fn attached(
     run: &str,
     watch: &mut RunWatcher<'_>,
 ) -> Result<(RunEnd, Exit), Failed> {
+    let nodes_by = order.args.wait.map(|wait| Instant::now() + wait);
     // Signals and the time limit also end the wait for a grid.
     let attachment = tokio::select! {
         biased;
@@ -381,8 +386,15 @@ async fn attached(
         }
     };
     let submit = Submit { image, ..submission(order, params, None, endpoint.net.contact()) };
-    let session =
-        Session { endpoint: endpoint.clone(), head, submit, links, news, has_second_head };
+    let session = Session {
+        endpoint: endpoint.clone(),
+        head,
+        submit,
+        links,
+        news,
+        has_second_head,
+        nodes_by,
+    };
     let ended = drive(order.job, session, watch).await;
     record_end(&endpoint, &ended, began.elapsed());
     watch.records(&endpoint.recorder.drain());
@@ -422,7 +434,7 @@ async fn drive(
     session: Session,
     watch: &mut RunWatcher<'_>,
 ) -> Result<(RunEnd, Exit), Failed> {
-    let Session { endpoint, head, submit, links, mut news, has_second_head } = session;
+    let Session { endpoint, head, submit, links, mut news, has_second_head, nodes_by } = session;
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
     let request = || Box::pin(scheduler.send(submit.clone()).deadline(QUEUE_TIMEOUT));
     let mut answer = request();
@@ -481,8 +493,9 @@ async fn drive(
                     resubmit_at = Some(Instant::now() + RESUBMIT_DELAY);
                     continue;
                 }
-                // The nodes register at the second head a little later.
-                let is_early = lost_at_first.is_some_and(|at| at.elapsed() < TAKEOVER_GRACE);
+                // The nodes register a little later: at the second head, or in a new grid.
+                let is_early = lost_at_first.is_some_and(|at| at.elapsed() < TAKEOVER_GRACE)
+                    || nodes_by.is_some_and(|at| Instant::now() < at);
                 if is_early && matches!(reply, Ok(Err(SubmitError::NotPlaced { .. }))) {
                     resubmit_at = Some(Instant::now() + RESUBMIT_DELAY);
                     continue;
@@ -491,7 +504,7 @@ async fn drive(
                 lost = None;
                 if watch.verbose {
                     let (job, count) = (reply.job, reply.view.members.len());
-                    watch.talk.say(&format!("{job} has {count} nodes"));
+                    watch.talk.say(&format!("{job} has {}", many(count as u64, "node")));
                 }
                 granted = Some(reply);
             }
@@ -535,8 +548,9 @@ async fn drive(
                     }
                     // The second head does not know jobs whose clients wait.
                     Ok(None) | Err(_) => {
-                        watch.talk.say("another head has taken over: the job is submitted again");
-                        granted = None;
+                        if let Some(granted) = granted.take() {
+                            watch.talk.say(&submitted_again(granted.job));
+                        }
                         lost_at_first = Some(Instant::now());
                         answer = request();
                     }
@@ -561,6 +575,14 @@ async fn drive(
             _ = ticks.tick() => watch.talk.tick(),
         }
     }
+}
+
+/// What becomes of a job that the second head does not know.
+fn submitted_again(job: JobId) -> String {
+    format!(
+        "another head has taken over, and does not know {job}: the job is submitted again, and \
+         begins again"
+    )
 }
 
 /// Whether a message may not have reached the head, or its answer not this process.

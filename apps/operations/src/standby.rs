@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! DIR/member/           the member's log of records, its number of processes, and its lock
+//! DIR/member/process    the process id of the member, once its endpoint is open
 //! DIR/standby/          files for the other head's machine: the grid's config and a certificate
 //! ```
 //!
@@ -264,6 +265,44 @@ fn copied_identity(file: &Path, config: &GridConfig) -> Result<(NodeIdentity, us
     }
 }
 
+/// The config's section about the second head.
+fn section<'a>(file: &Path, config: &'a GridConfig) -> Result<&'a StandbySection, Failed> {
+    config.standby.as_ref().ok_or_else(|| {
+        Failed::usage(format!(
+            "{}: the grid has no second head: add [standby] with `heads` and `witness`",
+            file.display()
+        ))
+    })
+}
+
+/// Checks that a second head can be started with this config and the files next to it.
+///
+/// # Errors
+/// The grid has no second head, or the files of the other head are missing.
+pub fn check_second(file: &Path, config: &GridConfig) -> Result<(), Failed> {
+    section(file, config)?;
+    copied_identity(file, config).map(drop)
+}
+
+/// Whether a process is a member of the grid's head, and waits or acts.
+pub fn is_member(dir: &Path, pid: u32) -> bool {
+    let found = std::fs::read_to_string(process_path(dir)).ok();
+    found.and_then(|text| text.trim().parse().ok()) == Some(pid)
+}
+
+fn process_path(dir: &Path) -> PathBuf {
+    member_dir(dir).join("process")
+}
+
+/// How to start the other head, in one line.
+pub fn other_head_line(dir: &Path) -> String {
+    format!(
+        "the other head: copy {} to its machine, and run there: {} up --standby grid.toml",
+        files_dir(dir).display(),
+        program_name()
+    )
+}
+
 /// Starts the member of a head on an arbiter of its own.
 async fn start_member(
     file: &Path,
@@ -271,12 +310,7 @@ async fn start_member(
     dir: &Path,
     options: StandbyOptions,
 ) -> Result<RunningMember, Failed> {
-    let Some(standby) = &config.standby else {
-        return Err(Failed::usage(format!(
-            "{}: the grid has no second head: add [standby] with `heads` and `witness`",
-            file.display()
-        )));
-    };
+    let standby = section(file, config)?;
     make_private_dir(dir)?;
     let own = member_dir(dir);
     make_private_dir(&own)?;
@@ -397,13 +431,13 @@ pub async fn wait_for_role(
     let _ = std::fs::remove_file(HeadFile::path(dir));
     say(&format!("{} waits until it may act; Ctrl-C ends it", member.me));
     if !options.is_second {
-        say(&format!(
-            "the other head: copy {} to its machine, and run there: up --standby grid.toml",
-            files_dir(dir).display()
-        ));
+        say(&other_head_line(dir));
     }
+    write_file(&process_path(dir), format!("{}\n", std::process::id()).as_bytes())?;
     let notifier = Notifier::of_env();
     notifier.ready("a head that waits");
+    // It continues when the head acts.
+    notifier.keep_alive();
     let mut said = String::new();
     loop {
         let status = member.status.borrow_and_update().clone();

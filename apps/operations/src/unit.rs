@@ -9,17 +9,22 @@ use springtide_cli::exit::{Failed, cannot};
 use springtide_cli::outdir::{make_dir, write_file};
 
 use super::grid_files::{absolute, program_name, this_program};
+use super::standby;
 use super::up;
 
 /// The first line of a unit that this program wrote and may overwrite.
 const HEADER: &str = "# Written by `up --install-unit`, which replaces it.";
 
-/// Writes the unit of a grid into the user's directory of units. Returns what to do with it.
+/// Writes the unit of a grid into the user's directory of units. Returns what to do with it. The
+/// unit starts a second head if `is_second`.
 ///
 /// # Errors
 /// The config is wrong, the user's directory is unknown, or the unit belongs to another program.
-pub async fn install(file: &Path) -> Result<String, Failed> {
+pub async fn install(file: &Path, is_second: bool) -> Result<String, Failed> {
     let config = up::checked(file).await?.value;
+    if is_second {
+        standby::check_second(file, &config)?;
+    }
     let dir = units_dir(std::env::var_os("XDG_CONFIG_HOME"), std::env::var_os("HOME"))
         .ok_or_else(|| Failed::usage("neither XDG_CONFIG_HOME nor HOME names the user's files"))?;
     let name = format!("{}-{}.service", program_name(), config.grid);
@@ -34,7 +39,7 @@ pub async fn install(file: &Path) -> Result<String, Failed> {
         return Err(Failed::failure(format!("{path} was not written by this command: remove it")));
     }
     let config_file = absolute(file)?;
-    let text = unit(config.grid.as_str(), &this_program()?, &config_file)?;
+    let text = unit(config.grid.as_str(), &this_program()?, &config_file, is_second)?;
     make_dir(&dir)?;
     write_file(&path, text.as_bytes())?;
     Ok(format!(
@@ -53,11 +58,12 @@ fn units_dir(config: Option<OsString>, home: Option<OsString>) -> Option<PathBuf
 }
 
 /// The text of the unit. A path with a newline cannot be written.
-fn unit(grid: &str, program: &Path, config: &Path) -> Result<String, Failed> {
+fn unit(grid: &str, program: &Path, config: &Path, is_second: bool) -> Result<String, Failed> {
     let dir = config.parent().unwrap_or_else(|| Path::new("/"));
     let [program, file, dir] =
         [(program, true), (config, true), (dir, false)].map(|(path, is_word)| word(path, is_word));
     let (program, file, dir) = (program?, file?, dir?);
+    let up = if is_second { "up --standby" } else { "up" };
     Ok(format!(
         "{HEADER}
 [Unit]
@@ -65,7 +71,7 @@ Description=Springtide grid {grid}
 
 [Service]
 Type=notify
-ExecStart={program} up {file}
+ExecStart={program} {up} {file}
 WorkingDirectory={dir}
 # The unit is ready when each node that the head starts itself is up or has failed.
 TimeoutStartSec=300s
@@ -120,9 +126,12 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("a b%");
         std::fs::create_dir(&dir).unwrap();
-        let text = unit("campus", &program, &dir.join("grid.toml")).unwrap();
+        let config = dir.join("grid.toml");
+        let text = unit("campus", &program, &config, false).unwrap();
+        let second = unit("campus", &program, &config, true).unwrap();
+        assert!(text.contains("\" up \"/") && second.contains("\" up --standby \"/"), "{second}");
         let file = temp.path().join("springtide-campus.service");
-        std::fs::write(&file, text).unwrap();
+        std::fs::write(&file, second).unwrap();
         let mut verify = std::process::Command::new("systemd-analyze");
         verify.args(["verify", "--user", "--man=no"]).arg(&file);
         match verify.env("XDG_RUNTIME_DIR", temp.path()).output() {

@@ -675,8 +675,9 @@ impl GridConfig {
             checker.report("standby", reason);
         }
         if self.tls.ca.is_some() {
-            let reason = "the second head gets the authority of the grid's directory: leave \
-                          `tls.ca` out";
+            let reason = "the second head has copies of the grid's directory alone, so it would \
+                          have no authority, or that before a rotation: move the files to `ca` \
+                          in the grid's directory, and leave `tls.ca` out";
             checker.report("tls.ca", reason);
         }
         let witness = standby.witness.as_str();

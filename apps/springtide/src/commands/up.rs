@@ -29,9 +29,9 @@ pub struct UpArgs {
     config: PathBuf,
     /// Be the second head of the grid: take over when the first one is lost. The config is in the
     /// directory `standby` that the first head writes, copied to this machine
-    #[arg(long, conflicts_with = "detach")]
+    #[arg(long)]
     standby: bool,
-    /// Return when the grid is up, which then runs in the background: `down` ends it
+    /// Return when the grid is up, or this head waits, in the background: `down` ends it
     #[arg(long)]
     detach: bool,
     /// With --detach: maximum time to wait until all nodes have registered
@@ -68,10 +68,10 @@ pub struct DevArgs {
 pub fn execute(args: &UpArgs, about: ProgramVersion, global: &GlobalArgs) -> Result<(), Failed> {
     start_log(global);
     if args.install_unit {
-        return on_arbiter(unit::install(&args.config)).map(|how| eprintln!("{how}"));
+        return on_arbiter(unit::install(&args.config, args.standby)).map(|how| eprintln!("{how}"));
     }
     if args.detach {
-        return on_arbiter(life::detach(&args.config, args.timeout, global));
+        return on_arbiter(life::detach(&args.config, args.standby, args.timeout, global));
     }
     if args.new_session {
         life::leave_session()?;

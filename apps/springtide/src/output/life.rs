@@ -50,10 +50,10 @@ fn describe_member(member: &HeadMember, last: u64) -> String {
     let HeadMember { node, role, answers, records } = member;
     let silence = if *answers { "" } else { ", and does not answer" };
     match (role, records) {
-        (HeadRole::Acts, _) => format!("{node} acts, with {last} records"),
+        (HeadRole::Acts, _) => format!("{node} acts, with {}", many(last, "record")),
         (HeadRole::Waits, Some(records)) => {
             let lag = last.saturating_sub(*records);
-            format!("{node} waits, {lag} records behind{silence}")
+            format!("{node} waits, {} behind{silence}", many(lag, "record"))
         }
         (HeadRole::Waits, None) => format!("{node} waits{silence}"),
         (HeadRole::Witness, _) => format!("{node} is the witness{silence}"),
@@ -65,6 +65,7 @@ fn sentence(state: GridState) -> &'static str {
         GridState::Up => "up",
         GridState::Starting => "starting: nodes have not registered yet",
         GridState::Partial => "up, without a part of its nodes",
+        GridState::Waiting => "waiting: a head waits here until it may act",
         GridState::Silent => "the head's process runs, and does not answer",
         GridState::Down => "down: no head runs",
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use springtide_judge::{Expectation, judge};
 
-use crate::support::{CommandOutput, RunningCommand, nodes, program, run, text, until};
+use crate::support::{CommandOutput, RunningCommand, finish, nodes, program, run, text, until};
 
 /// The number of solutions of the jobs.
 const SOLUTIONS: u64 = 14_200;
@@ -32,6 +32,16 @@ fn free_addresses<const N: usize>() -> [String; N] {
     sockets.map(|socket| socket.local_addr().unwrap().to_string())
 }
 
+/// The config of two heads and a witness at these addresses.
+fn config([first, second, member, other, site]: [&str; 5]) -> String {
+    format!(
+        "grid = \"pair\"\n[head]\nbind = \"{first}\"\nadvertise = [\"{first}\", \"{second}\"]\n\
+        [standby]\nheads = [\"{member}\", \"{other}\"]\nwitness = \"del\"\n\
+        [dashboard]\non = false\n\
+        [[cluster]]\nname = \"del\"\nnodes = 2\nsite = \"own\"\nsite_bind = \"{site}\"\n"
+    )
+}
+
 fn copy_all(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().flatten() {
@@ -48,12 +58,7 @@ impl HeadPair {
     fn start() -> Self {
         let temp = tempfile::tempdir().unwrap();
         let [first, second, member, other, site] = free_addresses();
-        let config = format!(
-            "grid = \"pair\"\n[head]\nbind = \"{first}\"\nadvertise = [\"{first}\", \"{second}\"]\n\
-            [standby]\nheads = [\"{member}\", \"{other}\"]\nwitness = \"del\"\n\
-            [dashboard]\non = false\n\
-            [[cluster]]\nname = \"del\"\nnodes = 2\nsite = \"own\"\nsite_bind = \"{site}\"\n"
-        );
+        let config = config([&first, &second, &member, &other, &site]);
         for name in ["first", "second", "witness"] {
             fs::create_dir(temp.path().join(name)).unwrap();
         }
@@ -277,7 +282,63 @@ fn a_second_head_needs_the_files_of_the_first_one() {
         [standby]\nheads = [\"127.0.0.1:47010\", \"127.0.0.2:47010\"]\nwitness = \"a\"\n\
         [[cluster]]\nname = \"a\"\nsite = \"own\"\nsite_bind = \"127.0.0.3:47000\"\n";
     fs::write(&file, text).unwrap();
-    let refused = run(&["up", "--standby", file.to_str().unwrap()]);
-    assert_ne!(refused.code, Some(0), "{}", refused.err);
-    assert!(refused.err.contains("copy the directory `standby`"), "{}", refused.err);
+    for option in [None, Some("--detach"), Some("--install-unit")] {
+        let mut command = program(&["up", "--standby", file.to_str().unwrap()]);
+        command.args(option).env("XDG_CONFIG_HOME", temp.path());
+        let refused = finish(command);
+        assert_ne!(refused.code, Some(0), "{option:?}: {}", refused.err);
+        assert!(refused.err.contains("copy the directory `standby`"), "{}", refused.err);
+    }
+    assert!(!temp.path().join("systemd").exists());
+}
+
+/// Ends the heads of these configs that run in the background.
+struct Detached(Vec<PathBuf>);
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        for file in &self.0 {
+            run(&["down", "--force", "--config", file.to_str().unwrap()]);
+        }
+    }
+}
+
+#[test]
+fn heads_wait_in_the_background_and_are_started_by_units() {
+    let temp = tempfile::tempdir().unwrap();
+    let [first, second, member, other, site] = free_addresses();
+    for name in ["first", "second"] {
+        fs::create_dir(temp.path().join(name)).unwrap();
+    }
+    let files = ["first", "second"].map(|name| temp.path().join(name).join("grid.toml"));
+    fs::write(&files[0], config([&first, &second, &member, &other, &site])).unwrap();
+    let _ends = Detached(files.to_vec());
+    let ended = run(&["up", "--detach", files[0].to_str().unwrap()]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    for part in ["the head waits until it may act", "the other head: copy", "site run --config"] {
+        assert!(ended.err.contains(part), "{}", ended.err);
+    }
+    let status = run(&["status", "--config", files[0].to_str().unwrap()]);
+    assert_eq!(status.code, Some(1), "{}", status.err);
+    assert!(status.out.contains("a head waits here until it may act"), "{}", status.out);
+    copy_all(&temp.path().join("first/.springtide/pair/standby"), &temp.path().join("second"));
+    let as_second = |option: &str| {
+        let mut command = program(&["up", "--standby", option, files[1].to_str().unwrap()]);
+        command.env("SPRINGTIDE_HEAD__BIND", &second).env("SPRINGTIDE_STANDBY__BIND", &other);
+        command.env("XDG_CONFIG_HOME", temp.path());
+        finish(command)
+    };
+    let ended = as_second("--detach");
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(ended.err.contains("the head waits until it may act"), "{}", ended.err);
+    let ended = as_second("--detach");
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    let ended = as_second("--install-unit");
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let unit = text(&temp.path().join("systemd/user/springtide-pair.service"));
+    assert!(unit.contains("up --standby \""), "{unit}");
+    for file in &files {
+        let ended = run(&["down", "--config", file.to_str().unwrap()]);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+    }
 }
