@@ -11,6 +11,9 @@ use springtide_base::id::{ClusterId, JobId};
 use springtide_net::net::Contact;
 use springtide_remote::remote_message;
 
+/// Prefix of the names of files that workflow runs store and remove.
+pub const RUN_FILES: &str = "wf-";
+
 /// Most bytes of a file in one message.
 pub const CHUNK_MAX: u32 = 256 << 10;
 

@@ -204,6 +204,13 @@ fn operators_identity(authority: Ca) -> Result<NodeIdentity, Failed> {
 /// The identity of a user in this directory, and the number of its process. A later command of the
 /// same identity replaces an earlier one.
 fn users_identity(config: &GridConfig, dir: &Path) -> Result<(NodeIdentity, Incarnation), Failed> {
+    let identity = users_certificate(config, dir)?;
+    let own = incarnation::issue(dir).map_err(Failed::failure)?;
+    Ok((identity, own))
+}
+
+/// The certificate and the key of a user in this directory.
+fn users_certificate(config: &GridConfig, dir: &Path) -> Result<NodeIdentity, Failed> {
     let identity = NodeIdentity::load(dir)?;
     let (name, grid) = (identity.name(), identity.grid());
     if !matches!(name.role_kind(), Role::Client | Role::Viewer) || grid != config.grid.as_str() {
@@ -217,8 +224,7 @@ fn users_identity(config: &GridConfig, dir: &Path) -> Result<(NodeIdentity, Inca
             ),
         ));
     }
-    let own = incarnation::issue(dir).map_err(Failed::failure)?;
-    Ok((identity, own))
+    Ok(identity)
 }
 
 /// Gets a certificate of a user for a token, and writes it to a directory.
@@ -263,11 +269,39 @@ pub fn this_user() -> String {
     if name.is_empty() { "user".to_owned() } else { name }
 }
 
-/// Records a command of this host's user that changes a grid's files without its head. Its name is
+/// Who changes a grid's files without its head: the owner of the certificate in `tls.identity`, or
+/// this host's user.
+///
+/// # Errors
+/// The certificate cannot be read, or is not an operator's.
+pub fn directory_user(config: &GridConfig) -> Result<Principal, Failed> {
+    let Some(dir) = &config.tls.identity else {
+        let (name, cluster) = (this_user().as_str().into(), HEAD_CLUSTER.into());
+        return Ok(Principal { name, cluster, role: Some("user".to_owned()) });
+    };
+    let identity = users_certificate(config, dir)?;
+    let name = identity.name();
+    let who = Principal {
+        name: name.node.clone(),
+        cluster: name.cluster.clone(),
+        role: Some(name.role.clone()),
+    };
+    if who.is_operator() {
+        return Ok(who);
+    }
+    Err(Failed::new(
+        Exit::Auth,
+        format!(
+            "tls.identity: {} has the certificate of {name}, and this command needs that of an \
+             operator: leave `tls.identity` out to act as the owner of the grid's directory",
+            dir.display()
+        ),
+    ))
+}
+
+/// Records a command that changes a grid's files without its head. The name of this host's user is
 /// that of the environment, so the record has the user's number too.
-pub fn record_command(dir: &Path, command: &str, detail: &str) {
-    let (name, cluster) = (this_user().as_str().into(), HEAD_CLUSTER.into());
-    let who = Principal { name, cluster, role: Some("user".to_owned()) };
+pub fn record_command(dir: &Path, who: Principal, command: &str, detail: &str) {
     let log = AuditLog::of(dir, calendar());
     let entry = log.entry(who, command, None);
     let uid = rustix::process::getuid().as_raw();

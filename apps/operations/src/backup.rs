@@ -30,7 +30,7 @@ use springtide_runtime::private;
 use tar::{Archive, Builder, EntryType, Header};
 use tempfile::NamedTempFile;
 
-use super::attach::{grid_config, record_command};
+use super::attach::{directory_user, grid_config, record_command};
 use super::desk::check_records;
 use super::grid_files::{dir_of, make_private_dir};
 
@@ -90,6 +90,7 @@ impl From<Failed> for CopyError {
 pub fn backup(config: &Path, file: &Path, version: &str) -> Result<BackupManifest, Failed> {
     let grid = grid_config(config)?;
     let dir = dir_of(config, &grid);
+    let user = directory_user(&grid)?;
     if !STORES.iter().any(|store| dir.join(store).exists()) {
         return Err(Failed::failure(format!(
             "the grid of {} has no state in {}: its head has never run here",
@@ -122,7 +123,7 @@ pub fn backup(config: &Path, file: &Path, version: &str) -> Result<BackupManifes
         yield_now();
     };
     temporary.persist_noclobber(file).map_err(|error| cannot("write", file, &error.error))?;
-    record_command(&dir, "backup", &file.display().to_string());
+    record_command(&dir, user, "backup", &file.display().to_string());
     Ok(manifest)
 }
 
@@ -268,6 +269,7 @@ fn read_file(dir: &Path, name: &str) -> Result<Vec<u8>, CopyError> {
 pub fn restore(config: &Path, file: &Path) -> Result<BackupManifest, Failed> {
     let grid = grid_config(config)?;
     let dir = dir_of(config, &grid);
+    let user = directory_user(&grid)?;
     let manifest = read_manifest(file)?;
     if manifest.grid != grid.grid.as_str() {
         return Err(Failed::usage(format!(
@@ -308,7 +310,7 @@ pub fn restore(config: &Path, file: &Path) -> Result<BackupManifest, Failed> {
     // Left files do no harm, and the next restore removes them.
     let _ = fs::remove_dir_all(&staging);
     moved?;
-    record_command(&dir, "restore", &file.display().to_string());
+    record_command(&dir, user, "restore", &file.display().to_string());
     Ok(manifest)
 }
 

@@ -127,7 +127,8 @@ pub async fn revoke(node: &str, file: &Path, reason: &str) -> Result<Revocation,
             program_name()
         ))
     })?;
-    record_command(&tokens.dir, "node revoke", &format!("{node}: {reason}"));
+    let about = format!("{node}: {reason}");
+    record_command(&tokens.dir, tokens.user.clone(), "node revoke", &about);
     let until = date(u64::try_from(until).unwrap_or(0));
     Ok(Revocation { until, is_enforced: notify_head(file, &tokens).await })
 }

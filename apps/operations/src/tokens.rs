@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use springtide_actors::admit::Principal;
 use springtide_actors::enrol::{
     ENROLMENT, EnrolmentActor, EnrolmentState, EnrolmentStore, GetJoinStatus, JoinStatus,
     ReloadEnrolment, Token, TokenRole, TokenSpec, TokenState,
@@ -19,7 +20,7 @@ use springtide_runtime::net::tls::{Ca, calendar};
 use springtide_runtime::private;
 use springtide_runtime::remote::Remote;
 
-use super::attach::{Attachment, attach, grid_config, record_command};
+use super::attach::{Attachment, attach, directory_user, grid_config, record_command};
 use super::grid_files::{HeadFile, ca_dir, check_authority, dir_of, program_name};
 use super::standby::check_not_waiting;
 
@@ -34,13 +35,15 @@ pub struct GridTokens {
     pub dir: PathBuf,
     /// The store of the grid's tokens.
     pub book: EnrolmentStore,
+    /// The user who changes the tokens.
+    pub user: Principal,
 }
 
 impl GridTokens {
     /// Opens the token store of the grid of a config file.
     ///
     /// # Errors
-    /// The config is wrong.
+    /// The config is wrong, or `tls.identity` is not an operator's.
     pub fn of(file: &Path) -> Result<Self, Failed> {
         let config = grid_config(file)?;
         let dir = dir_of(file, &config);
@@ -48,8 +51,9 @@ impl GridTokens {
             private::check_dir(&dir)?;
         }
         check_not_waiting(&config, &dir)?;
+        let user = directory_user(&config)?;
         let book = EnrolmentStore::of(&dir);
-        Ok(Self { config, dir, book })
+        Ok(Self { config, dir, book, user })
     }
 }
 
@@ -172,7 +176,7 @@ pub fn create(settings: &TokenSettings<'_>) -> Result<CreatedToken, Failed> {
     let NewToken { id, secret, .. } = minted;
     let token = JoinToken { authority: ca.fingerprint(), id, secret };
     let about = format!("{} for {}", entry.id, role.word());
-    record_command(&grid_tokens.dir, "token create", &about);
+    record_command(&grid_tokens.dir, grid_tokens.user, "token create", &about);
     let head_runs = HeadFile::read(&grid_tokens.dir)?.is_some();
     Ok(CreatedToken { entry, token, cluster, address: at, ttl_s: ttl, head_runs })
 }
@@ -240,7 +244,7 @@ pub fn revoke(id: &str, file: &Path) -> Result<RevokedToken, Failed> {
     })?;
     match before {
         Ok(state) => {
-            record_command(&grid_tokens.dir, "token revoke", &id);
+            record_command(&grid_tokens.dir, grid_tokens.user, "token revoke", &id);
             Ok(RevokedToken { id, state })
         }
         Err(known) => {

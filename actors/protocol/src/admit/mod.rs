@@ -38,7 +38,7 @@ use crate::cluster::{
     ClusterHeartbeat, ClusterPeriod, ClusterReady, WorkerJoinNotice, WorkerPeriod,
 };
 use crate::enrol::RenewCertificate;
-use crate::files::FilesReport;
+use crate::files::{FilesReport, RUN_FILES, RemoveFiles};
 use crate::node::RegisterAgain;
 use crate::program::{OfferProgram, ProgramReport};
 use crate::scheduler::{
@@ -122,6 +122,14 @@ pub(crate) fn get_wait(from: &Sender<'_>, message: &GetWait) -> AdmissionVerdict
 /// Only the operator's clients, and the head, may change the grid itself.
 pub(crate) fn by_operator<M>(from: &Sender<'_>, _: &M) -> AdmissionVerdict {
     if is_operator(&MessageOrigin::of(from)) { Ok(()) } else { Err(Refusal::Role) }
+}
+
+/// Files have no owner, so only operators remove them. Clients remove those of workflow runs.
+pub(crate) fn remove_files(from: &Sender<'_>, message: &RemoveFiles) -> AdmissionVerdict {
+    if message.names.iter().all(|name| name.starts_with(RUN_FILES)) {
+        return Ok(());
+    }
+    by_operator(from, message)
 }
 
 /// Nodes may be drained by the grid's operators, and by a node that is to end itself.

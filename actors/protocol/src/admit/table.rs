@@ -419,7 +419,7 @@ rules! {
     ReadChunk { roles: READERS }
     PutChunk { roles: CLIENTS }
     ScanFiles { roles: CLIENTS }
-    RemoveFiles { roles: CLIENTS }
+    RemoveFiles { roles: CLIENTS, claim: remove_files }
     RegisterAgain { roles: SITES }
     // To the head's program store.
     GetProgramTerms { roles: ANY }

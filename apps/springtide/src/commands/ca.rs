@@ -11,7 +11,7 @@ use springtide_cli::print::print;
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::tls::{Ca, Fingerprint, TlsError};
 
-use springtide_operations::attach::{grid_config, record_command};
+use springtide_operations::attach::{directory_user, grid_config, record_command};
 use springtide_operations::grid_files::{HeadFile, ca_dir, dir_of, make_private_dir};
 use springtide_operations::locate::default_config;
 use springtide_operations::standby::check_not_waiting;
@@ -165,12 +165,13 @@ fn rotate(config: &Path, period: Duration, json: bool) -> Result<(), Failed> {
     let grid = grid_config(config)?;
     let dir = dir_of(config, &grid);
     check_not_waiting(&grid, &dir)?;
+    let user = directory_user(&grid)?;
     let next = Ca::begin_rotation(&ca_dir(&grid, &dir), period).map_err(|error| match &error {
         TlsError::Rotating { .. } => Failed::failure(error.to_string()),
         _ => error.into(),
     })?;
     let next = next.fingerprint();
-    record_command(&dir, "ca rotate", &next.to_string());
+    record_command(&dir, user, "ca rotate", &next.to_string());
     if json {
         let object = serde_json::json!({ "schema": SCHEMA, "sha256": next.to_string() });
         return print(&format!("{object}\n"));

@@ -15,6 +15,7 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use springtide_actors::files::RUN_FILES;
 use springtide_cli::exit::{Failed, cannot};
 use springtide_cli::outdir::{append, make_dir, open_append, write_file};
 use springtide_runtime::work::OutputStream;
@@ -214,7 +215,7 @@ impl RunManifest {
 
     /// The text that begins all stored names of the run.
     pub fn prefix(&self) -> String {
-        format!("wf-{}", self.id)
+        format!("{RUN_FILES}{}", self.id)
     }
 }
 

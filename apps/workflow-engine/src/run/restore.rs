@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use springtide_actors::files::RUN_FILES;
 use springtide_actors::policy::provisioning::from_seconds;
 use springtide_cli::exit::{Failed, cannot};
 use springtide_cli::outdir::{make_dir, write_file};
@@ -51,7 +52,7 @@ pub fn open_cache(dir: &Path, id: u64) -> Result<SharedCache, Failed> {
     let manifest: CacheManifest = serde_json::from_slice(&text)
         .map_err(|error| Failed::usage(format!("{}: {error}", path.display())))?;
     let (journal, entries) = Journal::open(&dir.join("journal.jsonl"))?;
-    Ok(SharedCache { prefix: format!("wf-c{}", manifest.id), journal, entries })
+    Ok(SharedCache { prefix: format!("{RUN_FILES}c{}", manifest.id), journal, entries })
 }
 
 /// Completed tasks that need not run again.
