@@ -1,6 +1,7 @@
 """Show: the dashboard of a grid with an adaptive job and a reservation, `top`, and the report of the run,
-alone and compared with a static run. Also grids of 400 and 2,000 simulated workers: screenshots in
-both themes and at the smallest width, and the time in which the page draws an update.
+alone and compared with a static run. Also grids of 400 and 2,000 simulated workers, and the time in
+which the page draws an update. Screenshots are 360, 390, 1280 and 1920 points wide, in both themes;
+`top` has 60, 80 and 160 columns.
 
     python3 tests/shows/dashboard.py target/release/springtide DIR
 
@@ -24,6 +25,9 @@ import sys
 import threading
 import time
 import urllib.request
+
+WIDTHS = (360, 390, 1280, 1920)
+COLUMNS = (60, 80, 160)
 
 FEED = """
 const n = %d, c = 4;
@@ -92,10 +96,10 @@ class Browser:
         self.driver.wait()
 
 
-def terminal(binary, url, file):
+def terminal(binary, url, file, columns):
     """A screenshot of `top`, as a page."""
     tmux = ["tmux", "-L", f"springtide-show-{os.getpid()}"]
-    subprocess.run([*tmux, "-f", "/dev/null", "new-session", "-d", "-x", "120", "-y", "40", f"{binary} top {url}"], check=True)
+    subprocess.run([*tmux, "-f", "/dev/null", "new-session", "-d", "-x", str(columns), "-y", "40", f"{binary} top {url}"], check=True)
     time.sleep(3)
     text = subprocess.run([*tmux, "capture-pane", "-e", "-p"], capture_output=True, text=True, check=True).stdout
     subprocess.run([*tmux, "kill-server"], check=False)
@@ -124,6 +128,14 @@ def terminal(binary, url, file):
                 colour, codes = basic[codes[1] % 16], codes[2:]
     with open(file, "w") as out:
         out.write(f'<!doctype html><meta charset="utf-8"><body style="background:#111;color:#ddd" data-ready="1"><pre>{page}</pre>')
+
+
+def shots(browser, url, directory, name):
+    """Screenshots of a page at each width and in each theme."""
+    for width in WIDTHS:
+        for theme in ("light", "dark"):
+            browser.open(url, width, 900, theme == "dark")
+            browser.shot(os.path.join(directory, f"{name}-{width}-{theme}.png"))
 
 
 def start(binary, directory, clusters):
@@ -193,10 +205,9 @@ def main(binary, directory):
         job = subprocess.Popen([binary, *line, "--mode", "adaptive", "--period", "1s", "--out", out], **quiet)
         browser = Browser()
         time.sleep(15)
-        terminal(binary, url, os.path.join(directory, "top.html"))
-        for name, width, height, dark in (("light", 1280, 900, False), ("dark", 1280, 900, True), ("narrow", 360, 800, False)):
-            browser.open(url, width, height, dark)
-            browser.shot(os.path.join(directory, f"live-{name}.png"))
+        for columns in COLUMNS:
+            terminal(binary, url, os.path.join(directory, f"top-{columns}.html"), columns)
+        shots(browser, url, directory, "live")
         for workers in (400, 2000):
             browser.open(url, 1280, 900)
             print(json.dumps(browser.js(FEED % workers)))
@@ -206,11 +217,11 @@ def main(binary, directory):
         for name, runs in (("report", [out]), ("compared", both)):
             told = subprocess.run([binary, "report", *runs], capture_output=True, text=True, check=True).stdout.strip()
             print(f"{told}: {os.path.getsize(told)} bytes")
-            for theme in ("light", "dark"):
-                browser.open("file://" + os.path.abspath(told), 1280, 900, theme == "dark")
-                browser.shot(os.path.join(directory, f"{name}-{theme}.png"))
-        browser.open("file://" + os.path.abspath(os.path.join(directory, "top.html")), 1000, 700)
-        browser.shot(os.path.join(directory, "top.png"))
+            shots(browser, "file://" + os.path.abspath(told), directory, name)
+        for columns in COLUMNS:
+            page = os.path.join(directory, f"top-{columns}")
+            browser.open("file://" + os.path.abspath(page + ".html"), 9 * columns, 700)
+            browser.shot(page + ".png")
         print(subprocess.run([binary, "trace", out], capture_output=True, text=True, check=True).stdout.strip())
     finally:
         if browser:

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, TaskPath};
 use springtide_base::processors::Processors;
 use springtide_metrics::{LatencySummary, Statistics, ThreadState};
 use springtide_remote::remote_message;
@@ -210,13 +210,35 @@ pub struct WorkerTotals {
     /// Number of these stolen from each cluster.
     #[serde(rename = "s")]
     pub stolen: BTreeMap<ClusterId, u64>,
+    /// Tasks of other nodes that run there at the time of a query, at most
+    /// [`RUNNING_TASKS_MAX`].
+    #[serde(rename = "r", skip_serializing_if = "Vec::is_empty")]
+    pub running: Vec<HeldTask>,
+}
+
+/// The maximum number of running tasks in the answer of a worker.
+pub const RUNNING_TASKS_MAX: usize = 8;
+
+/// A task that runs on a node which has stolen it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldTask {
+    /// Name of the task's type.
+    #[serde(rename = "n")]
+    pub name: String,
+    /// Path of the task in its job.
+    #[serde(rename = "p")]
+    pub path: TaskPath,
+    /// Node that the task was stolen from.
+    #[serde(rename = "f")]
+    pub from: NodeId,
 }
 
 impl WorkerTotals {
     /// Extracts the totals from a node's statistics.
     pub fn of(statistics: &Statistics, stolen: BTreeMap<ClusterId, u64>) -> Self {
         let times_us = ThreadState::ALL.map(|state| statistics.times.get(state) / 1000);
-        Self { times_us, executed: statistics.counters.tasks.executed, stolen }
+        let executed = statistics.counters.tasks.executed;
+        Self { times_us, executed, stolen, running: Vec::new() }
     }
 
     /// Whether it is later than another one of the same incarnation.

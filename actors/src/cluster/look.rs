@@ -68,7 +68,8 @@ impl WorkerTable {
         self.seen.remove(node);
     }
 
-    /// Adds a report. Reports lack the victims of steals, so those of the last query stay.
+    /// Adds a report. Reports lack the victims of steals and the running tasks, so those of the
+    /// last query stay.
     pub(super) fn record_report(
         &mut self,
         node: &NodeId,
@@ -76,8 +77,10 @@ impl WorkerTable {
         statistics: &Statistics,
     ) {
         let seen = self.seen.get(node).filter(|seen| seen.incarnation == incarnation);
-        let stolen = seen.map(|seen| seen.sums.stolen.clone()).unwrap_or_default();
-        self.update(node, incarnation, WorkerTotals::of(statistics, stolen), Instant::now());
+        let sums = seen.map(|seen| seen.sums.clone()).unwrap_or_default();
+        let WorkerTotals { stolen, running, .. } = sums;
+        let sums = WorkerTotals { running, ..WorkerTotals::of(statistics, stolen) };
+        self.update(node, incarnation, sums, Instant::now());
     }
 
     fn update(&mut self, node: &NodeId, incarnation: Incarnation, sums: WorkerTotals, at: Instant) {

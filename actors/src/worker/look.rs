@@ -1,7 +1,7 @@
 //! The worker's answers to inspection. This module does not know the inspecting process.
 
 use actix::prelude::*;
-use springtide_protocol::look::{QueryWorker, WorkerTotals};
+use springtide_protocol::look::{HeldTask, QueryWorker, RUNNING_TASKS_MAX, WorkerTotals};
 
 use super::Worker;
 
@@ -12,7 +12,12 @@ impl Handler<QueryWorker> for Worker {
         let running = self.running.as_ref().filter(|running| running.spec.id == glance.job);
         MessageResult(running.map(|running| {
             let engine = &running.engine;
-            WorkerTotals::of(&engine.statistics(false), engine.stolen_from())
+            let stolen = engine.stolen_tasks(RUNNING_TASKS_MAX).into_iter();
+            let running = stolen.map(|(name, path, from)| HeldTask { name, path, from });
+            WorkerTotals {
+                running: running.collect(),
+                ..WorkerTotals::of(&engine.statistics(false), engine.stolen_from())
+            }
         }))
     }
 }

@@ -13,6 +13,7 @@ use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::meter::{Counters, Times};
 
 use crate::runlog::RunLog;
+use crate::sentence;
 
 /// Maximum number of iterations with values of their own; more are grouped into intervals.
 const ITERATIONS: usize = 80;
@@ -179,7 +180,8 @@ impl RunSeries {
             series.efficiency.extend(decision.efficiency.map(|efficiency| (at, efficiency)));
             if let Some(look) = DecisionSummary::of(&taken.logged) {
                 let what = if look.withheld { format!("would: {}", look.text) } else { look.text };
-                series.mark(at, what, look.why.join(" "), (look.sign, true));
+                let why: Vec<String> = look.why.iter().map(String::as_str).map(sentence).collect();
+                series.mark(at, what, why.join(" "), (look.sign, true));
             }
         }
         series.marks.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));

@@ -212,3 +212,8 @@ pub fn read_token(file: &Path) -> Result<String, Failed> {
     private::check_file(file).map_err(Failed::usage)?;
     Ok(text.trim().to_owned())
 }
+
+/// A reason with a full stop at its end.
+fn sentence(text: &str) -> String {
+    if text.ends_with(['.', '!', '?', ':']) { text.to_owned() } else { format!("{text}.") }
+}

@@ -26,6 +26,8 @@ const COARSE_POINTS: usize = 3600;
 const EVENTS_MAX: usize = 10_000;
 /// Maximum number of jobs in a tick: running ones, then the first waiting ones.
 const JOBS_MAX: usize = 100;
+/// Maximum number of running tasks of a job in a tick.
+const RUNNING_MAX: usize = 64;
 /// Age in seconds from which on a worker's data is shown with its age.
 const STALE_S: f64 = 3.0;
 /// Interval in seconds over which fractions of time are taken.
@@ -485,6 +487,12 @@ impl DashboardModel {
             let rtt = link.rtt_s.map(|s| (s * 1e4).round() / 10.0);
             json!([link.a, link.b, rtt, link.bandwidth.map(f64::round)])
         });
+        let workers = || shown.workers.values().flatten();
+        let running = workers().flat_map(|worker| {
+            let tasks = worker.sums.running.iter();
+            tasks.map(|task| json!([worker.node, task.name, task.path.to_string(), task.from]))
+        });
+        let count: usize = workers().map(|worker| worker.sums.running.len()).sum();
         let phases = look.phases.0.iter().map(|PhaseTime { name, wall_s, cpu_s, serial_s }| {
             json!([name, thousandth(*wall_s), cpu_s.map(thousandth), thousandth(*serial_s)])
         });
@@ -500,6 +508,8 @@ impl DashboardModel {
             "iter": [json!(look.iterations.0), json!(thousandth(look.iterations.1))],
             "clusters": clusters,
             "steals": steals,
+            "running": running.take(RUNNING_MAX).collect::<Vec<_>>(),
+            "more_running": count.saturating_sub(RUNNING_MAX),
             "lat": latencies,
             "phases": phases.collect::<Vec<_>>(),
             "picture": shown.picture.as_ref().map(|last| json!([last.number, last.name])),

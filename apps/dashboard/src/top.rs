@@ -18,6 +18,8 @@ use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::format::plural;
 use springtide_cli::print::print;
 
+use crate::sentence;
+
 /// Interval between requests to the dashboard.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of the dashboard's answer.
@@ -36,6 +38,10 @@ const PLAIN_HEIGHT: u16 = 40;
 const BAR_MIN: usize = 10;
 /// The maximum length of a cluster's name.
 const NAME_MAX: usize = 20;
+/// The maximum width of a column of running tasks.
+const TASK_WIDTH_MAX: usize = 50;
+/// The space between two columns of running tasks.
+const TASK_GAP: usize = 3;
 /// Signs of the fraction of work, from none to all.
 const SHADES: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The five states of a thread, with sign and colour.
@@ -268,12 +274,15 @@ impl Screen {
     fn draw(&self, area: Rect, buffer: &mut Buffer) {
         let clusters = self.clusters(area.width);
         let rows = u16::try_from(clusters.len()).unwrap_or(u16::MAX).min(area.height / 2);
-        let [head, line, chart, middle, log, foot] = Layout::vertical([
+        let tasks = self.tasks(area);
+        let task_rows = u16::try_from(tasks.len()).unwrap_or(u16::MAX);
+        let [head, line, chart, middle, running, log, foot] = Layout::vertical([
             Constraint::Length(1),
             // A narrow screen gives the job's line more room.
             Constraint::Length(if area.width < 80 { 3 } else { 2 }),
             Constraint::Length(5),
             Constraint::Length(rows),
+            Constraint::Length(task_rows),
             Constraint::Min(3),
             Constraint::Length(1),
         ])
@@ -282,6 +291,7 @@ impl Screen {
         Paragraph::new(self.about()).wrap(Wrap { trim: true }).render(line, buffer);
         self.chart(chart, buffer);
         Paragraph::new(clusters).render(middle, buffer);
+        Paragraph::new(tasks).render(running, buffer);
         Paragraph::new(self.log(log)).render(log, buffer);
         let keys = "q ends   tab next job   j k scroll   Home newest";
         Line::styled(keys, self.style(Color::DarkGray)).render(foot, buffer);
@@ -315,7 +325,11 @@ impl Screen {
             text += &format!(" · up {}", duration(at));
         }
         if let Some(clock) = &self.clock {
-            text += &format!(" · {clock} UTC");
+            let clock = format!(" · {clock} UTC");
+            // A cut time says nothing.
+            if text.chars().count() + clock.chars().count() <= usize::from(width) {
+                text += &clock;
+            }
         }
         let text = cut(&text, width.into());
         let bold = Style::new().add_modifier(Modifier::BOLD);
@@ -362,10 +376,12 @@ impl Screen {
     fn chart(&self, area: Rect, buffer: &mut Buffer) {
         let [title, line] =
             Layout::vertical([Constraint::Length(1), Constraint::Min(1)]).areas(area);
-        let what = if self.job().is_some_and(|job| job["eff"].is_number()) {
-            "weighted average efficiency, 0 to 1, newest last"
-        } else {
-            "part of time that is work, 0 to 1, newest last"
+        let what = match self.job() {
+            None if self.points.is_empty() => "the chart fills while a job runs",
+            Some(job) if job["eff"].is_number() => {
+                "weighted average efficiency, 0 to 1, newest last"
+            }
+            _ => "part of time that is work, 0 to 1, newest last",
         };
         Line::styled(what, self.style(Color::DarkGray)).render(title, buffer);
         let from = self.points.len().saturating_sub(usize::from(line.width));
@@ -430,6 +446,7 @@ impl Screen {
                     let left = usize::from(width).saturating_sub(used);
                     spans.push(Span::raw(cut(&facts(part), left)));
                 }
+                None if job.is_none() => {}
                 None => spans.push(Span::raw("no worker of this job")),
             }
             if let Some(why) = cluster["failing"].as_str() {
@@ -446,6 +463,52 @@ impl Screen {
                 Span::styled(cells, self.style(Color::Blue)),
             ]));
         }
+        lines
+    }
+
+    /// The tasks of the job that run: its root, and in columns those that workers have stolen. They
+    /// take a sixth of the screen at most.
+    fn tasks(&self, area: Rect) -> Vec<Line<'_>> {
+        let Some(job) = self.job() else { return Vec::new() };
+        let running = job["running"].as_array().map_or(&[][..], Vec::as_slice);
+        let more = job["more_running"].as_u64().unwrap_or(0) as usize;
+        let root = job["root"].as_str();
+        if running.is_empty() && root.is_none() {
+            return Vec::new();
+        }
+        let width = usize::from(area.width);
+        let count = (running.len() + more) as u64;
+        let mut title = root.map_or_else(String::new, |root| format!("the root runs on {root}; "));
+        title += &match count {
+            0 => "no stolen task runs now".to_owned(),
+            1 => "1 stolen task runs:".to_owned(),
+            _ => format!("{count} stolen tasks run:"),
+        };
+        let dim = self.style(Color::DarkGray);
+        let mut lines = vec![Line::styled(cut(&plain(&title), width), dim)];
+        let entry = |task: &Value| {
+            let part = |i: usize| plain(task[i].as_str().unwrap_or("?"));
+            format!("{}: {} {} from {}", part(0), part(1), part(2), part(3))
+        };
+        let all: Vec<String> = running.iter().map(entry).collect();
+        let longest = all.iter().map(|entry| entry.chars().count()).max().unwrap_or(0);
+        // The sign of a cut stands inside the column.
+        let column = longest.clamp(1, TASK_WIDTH_MAX.min(width.saturating_sub(2)).max(1));
+        let per_row = (width.saturating_sub(2) + TASK_GAP) / (column + TASK_GAP);
+        let per_row = per_row.max(1);
+        let rows_max = usize::from(area.height / 6).max(1);
+        let room = per_row * rows_max;
+        let shown = if all.len() + more > room { room - 1 } else { all.len() };
+        let mut cells: Vec<String> = all.iter().take(shown).map(|text| cut(text, column)).collect();
+        let left = all.len() + more - shown;
+        if left > 0 {
+            cells.push(format!("+{left}"));
+        }
+        lines.extend(cells.chunks(per_row).map(|row| {
+            let gap = " ".repeat(TASK_GAP);
+            let row: Vec<String> = row.iter().map(|text| format!("{text:<column$}")).collect();
+            Line::raw(format!("  {}", row.join(&gap).trim_end()))
+        }));
         lines
     }
 
@@ -497,11 +560,6 @@ fn cut(text: &str, width: usize) -> String {
     }
     let start: String = text.chars().take(width.saturating_sub(1)).collect();
     if width == 0 { start } else { start + "…" }
-}
-
-/// A reason with a full stop at its end.
-fn sentence(text: &str) -> String {
-    if text.ends_with(['.', '!', '?', ':']) { text.to_owned() } else { format!("{text}.") }
 }
 
 /// Seconds as people say them, as on the page.
@@ -566,6 +624,7 @@ mod tests {
                 "id": 3, "name": "barnes-hut", "state": "running", "elapsed": 12.0,
                 "mode": "adaptive", "eff": 0.42, "band": [0.3, 0.5],
                 "progress": [7, 10, "steps"], "thought": ["nothing was changed"],
+                "root": "ams-1", "running": [["ams-2", "force", "/0.1", "ams-1"]],
                 "clusters": { "ams": { "n": 2, "t": [60, 20, 12, 4, 4], "tasks": 1234 } },
             }],
             "clusters": [
@@ -604,6 +663,8 @@ mod tests {
         );
         assert!(text.contains("\n  █▄○\n"), "{text}");
         assert!(text.contains("no worker of this job  sinfo does not answer"), "{text}");
+        let tasks = "the root runs on ams-1; 1 stolen task runs:\n  ams-2: force /0.1 from ams-1\n";
+        assert!(text.contains(tasks), "{text}");
         // The newest first. Control characters are removed.
         assert!(
             text.contains(
@@ -616,6 +677,25 @@ mod tests {
         let narrow = shown().text((44, 20));
         assert!(narrow.lines().all(|line| line.chars().count() <= 44), "{narrow}");
         assert!(narrow.contains("60 % work, 2 nod…\n"), "{narrow}");
+    }
+
+    #[test]
+    fn running_tasks_fill_the_width_and_say_how_many_are_left_out() {
+        let mut shown = shown();
+        let task = |n: usize| json!([format!("ams-{n}"), "force", format!("/0.{n}"), "ams-1"]);
+        shown.tick["jobs"][0]["running"] = (10..30).map(task).collect();
+        shown.tick["jobs"][0]["more_running"] = json!(5);
+        let text = |width: u16| {
+            let lines = shown.tasks(Rect::new(0, 0, width, 24));
+            lines.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let narrow = text(30);
+        assert_eq!(narrow.len(), 5, "{narrow:?}");
+        assert_eq!(narrow[1], "  ams-10: force /0.10 from am…");
+        assert_eq!(narrow[4], "  +22");
+        let wide = text(160);
+        assert_eq!(wide[1].matches("force").count(), 4, "{wide:?}");
+        assert!(wide[4].ends_with("+10") && wide.len() == 5, "{wide:?}");
     }
 
     #[test]

@@ -48,6 +48,7 @@ pub fn snapshot(clusters: u32, workers: u32, at: f64) -> GridSnapshot {
                 times_us: [us * 80 / 100, us * 10 / 100, us * 5 / 100, us * 4 / 100, us / 100],
                 executed: us,
                 stolen: [("cluster0".into(), 3)].into(),
+                running: Vec::new(),
             },
             speed: Some(2.0),
         };

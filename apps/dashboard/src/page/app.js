@@ -115,7 +115,7 @@ function slots(told) {
       all.push(g);
     });
   });
-  for (const s of round(span, Math.max(2, Math.min(8, Math.floor(WIDTH / 150))))) {
+  for (const s of round(span, Math.max(3, Math.min(8, Math.floor(WIDTH / 150))))) {
     if (x(s) < WIDTH - 60) all.push(svg("text", { x: x(s), y: high - 4 }, s ? `in ${time(s)}` : "now"));
   }
   chart.replaceChildren(svg("svg", { viewBox: `0 0 ${WIDTH} ${high}`, role: "img",
@@ -157,7 +157,7 @@ function head(tick, job) {
 
 function chart(tick, job) {
   const now = $("eff-now"), points = job ? state.history.get(job.id) ?? [] : [];
-  text(now, !job ? "" : job.eff == null ? `${unmeasured(job.mode)}: lines are the part of time that is work`
+  text(now, !job ? (state.run ? "no job runs at this moment" : "The chart fills while a job runs.") : job.eff == null ? `${unmeasured(job.mode)}: lines are the part of time that is work`
     : `${job.eff.toFixed(2)} weighted average · band ${job.band[0]} to ${job.band[1]} · ${job.mode}, every ${time(job.period)}`);
   if (!job || points.length === 0) { $("chart").replaceChildren(); $("eff-legend").replaceChildren(); return; }
   // In points of the screen, so that letters keep their form.
@@ -178,7 +178,8 @@ function chart(tick, job) {
   clusters.forEach((name, i) => out.append(svg("path", { class: "thin", stroke: HUES[i % HUES.length], d: path(shown.map((p) => [p[0], p[3][name]]), x, y) })));
   out.append(svg("path", { class: "wae", d: path(shown.map((p) => [p[0], p[1]]), x, y) }));
   out.append(svg("text", { x: left, y: HEIGHT - 5 }, time(from)), svg("text", { x: right, y: HEIGHT - 5, "text-anchor": "end" }, time(to)));
-  if (WIDTH > 500) out.append(svg("text", { x: (left + right) / 2, y: HEIGHT - 5, "text-anchor": "middle" }, "time since the grid's start; to the left a share from 0 to 1, to the right nodes"));
+  const axes = WIDTH > 500 ? "time since the grid's start; to the left a share from 0 to 1, to the right nodes" : WIDTH > 280 ? "time; share; nodes" : "time";
+  out.append(svg("text", { x: (left + right) / 2, y: HEIGHT - 5, "text-anchor": "middle" }, axes));
   for (const event of state.events) {
     if (event.kind !== "adapt" || event.job !== job.id || event.at < from) continue;
     const mark = svg("text", { class: `mark ${event.sign > 0 ? "up" : "down"}`, x: x(event.at), y: event.sign > 0 ? bottom - 3 : top + 11, "text-anchor": "middle" },
@@ -211,7 +212,7 @@ function shares(of) {
 function columns(tick, job) {
   const box = $("columns"), all = sums(tick).all, how = size(all), seen = new Set();
   if (!$("shades").firstChild) {
-    SHARES.forEach((name, i) => $("shades").append(svgKey(CLASSES[i]), ` ${name}  `));
+    SHARES.forEach((name, i) => $("shades").append(el("span", {}, svgKey(CLASSES[i]), ` ${name}`), " "));
   }
   for (const cluster of tick.clusters) {
     seen.add(cluster.name);
@@ -230,7 +231,7 @@ function columns(tick, job) {
     const speeds = workers.filter((w) => w.speed != null).map((w) => w.speed / 100);
     const link = job?.links.find((l) => l.slice(0, 2).includes(cluster.name) && l[2] != null);
     text(line, of ? [`${of.n} of this job`, of.n && `${of.t[0]} % work`, speeds.length && `speed ${speeds.reduce((a, b) => a + b, 0).toFixed(1)}`,
-      of.tasks != null && `${count(of.tasks)} tasks`, link && `RTT ${link[2]} ms`, link && link[3] && `${count(link[3])}B/s`].filter(Boolean).join(" · ") : "nothing of this job");
+      of.tasks != null && `${count(of.tasks)} ${of.tasks === 1 ? "task" : "tasks"}`, link && `RTT ${link[2]} ms`, link && link[3] && `${count(link[3])}B/s`].filter(Boolean).join(" · ") : job ? "nothing of this job" : "");
     const key = of ? of.t.join() : "";
     if (bar.dataset.key !== key) { bar.replaceChildren(...(of && of.n ? [shares(of.t)] : [])); bar.dataset.key = key; }
     const why = Object.entries(cluster.why ?? {}).map(([node, why]) => `${node}: ${why}`);
@@ -324,13 +325,14 @@ function matrix(job) {
   const shown = clusters.slice(0, 12);
   const by = new Map((job?.steals ?? []).map(([from, to, n]) => [`${from}\n${to}`, n]));
   const more = clusters.length > shown.length ? [[`${clusters.length - shown.length} more`, ...shown.map(() => "")]] : [];
-  rows($("matrix"), ["", ...shown], [...shown.map((from) => [from, ...shown.map((to) => count(by.get(`${from}\n${to}`) ?? 0))]), ...more]);
+  text($("h-steals").querySelector("small"), job ? "victim (row) to thief (column)" : state.run ? "" : "Steals are counted while a job runs.");
+  rows($("matrix"), job ? ["", ...shown] : [], [...shown.map((from) => [from, ...shown.map((to) => count(by.get(`${from}\n${to}`) ?? 0))]), ...more]);
 }
 
 function latencies(job) {
   const titles = { steal_local: "steal inside", steal_wide: "steal between", task: "task from elsewhere", round_trip: "message round trip", join_delay: "result to use", wake: "work to thread" };
   const told = Object.entries(job?.lat ?? {});
-  rows($("latencies"), ["", "p50", "p90", "p99", "most", "count"], told.map(([name, l]) => [titles[name] ?? name, micros(l[1]), micros(l[2]), micros(l[3]), micros(l[4]), count(l[0])]));
+  rows($("latencies"), told.length ? ["", "p50", "p90", "p99", "most", "count"] : [], told.map(([name, l]) => [titles[name] ?? name, micros(l[1]), micros(l[2]), micros(l[3]), micros(l[4]), count(l[0])]));
   const empty = job?.period ? `Latencies come every tenth period: the first after ${time(10 * job.period)} of the job.` : "Latencies come while a job with periods runs.";
   text($("h-lat").querySelector("small"), told.length ? "since the job's start" : empty);
 }
@@ -363,7 +365,7 @@ function picture(job) {
 }
 
 function jobs(tick) {
-  rows($("job-table"), ["job", "state", "processors", "why"], tick.jobs.map((job) => [`${job.id} ${job.name}`, job.state, job.processors, job.waits ?? ""]));
+  rows($("job-table"), tick.jobs.length ? ["job", "state", "processors", "why"] : [], tick.jobs.map((job) => [`${job.id} ${job.name}`, job.state, job.processors, job.waits ?? ""]));
   text($("more-jobs"), tick.more_jobs ? `${tick.more_jobs} more are not shown` : tick.jobs.length ? "" : "No job was submitted yet.");
   const job = tick.jobs.find((job) => job.id === state.job);
   const decided = state.events.some((event) => event.kind === "adapt");
@@ -380,11 +382,14 @@ function drawer(tick) {
   if (!cluster) { $("drawer-body").replaceChildren("It is not there any more."); return; }
   const at = names(cluster.name, cluster.names).indexOf(state.worker);
   const w = worker(state.worker, cluster.w[at]);
-  const key = JSON.stringify(w);
+  const job = tick.jobs.find((job) => job.id === w.job);
+  const runs = (job?.running ?? []).filter(([node]) => node === w.name).map(([, name, path, from]) => `${name} ${path} from ${from}`);
+  if (job?.root === w.name) runs.unshift("the root of the job");
+  const key = JSON.stringify([w, runs]);
   if ($("drawer-body").dataset.key === key) return;
   $("drawer-body").dataset.key = key;
   const said = state.events.filter((event) => event.text.includes(state.worker)).slice(-8).reverse();
-  $("drawer-body").replaceChildren(el("p", {}, label(w)), w.job ? shares(w.shares) : "", el("p", {}, "To take it out of service, and to put it back:"),
+  $("drawer-body").replaceChildren(el("p", {}, label(w)), w.job ? shares(w.shares) : "", el("p", {}, runs.length ? `Runs ${runs.join(", ")}.` : ""), el("p", {}, "To take it out of service, and to put it back:"),
     el("code", {}, `springtide node drain ${w.name} --config GRID.toml`), el("code", {}, `springtide node undrain ${w.name} --config GRID.toml`),
     el("p", {}, said.length ? "Lately:" : ""), el("ol", { className: "log" }, ...said.map(entry)));
 }

@@ -468,6 +468,17 @@ impl Engine {
         self.0.state().stolen_from.clone()
     }
 
+    /// Tasks of other nodes that run here, at most `max`: the name and the path of each, and the
+    /// node that it was stolen from.
+    pub fn stolen_tasks(&self, max: usize) -> Vec<(String, TaskPath, NodeId)> {
+        let state = self.0.state();
+        let stolen = state.stolen.values().take(max);
+        let describe = |Stolen { task, owner, .. }: &Stolen| {
+            (task.name.clone(), task.path.clone(), owner.node.clone())
+        };
+        stolen.map(describe).collect()
+    }
+
     /// Records the time from a message of this job to its answer.
     pub fn round_trip(&self, time: Duration) {
         self.0.state().latencies.round_trip.record(time);
