@@ -63,8 +63,9 @@ fn own_level(global: &GlobalArgs) -> Level {
 
 /// Writes log lines of this level to standard error.
 pub fn log_to_stderr(level: Level, json: bool) {
-    // quinn and rustls log every packet from `debug` on.
-    let filter = EnvFilter::new(format!("warn,springtide={level}"));
+    // quinn and rustls log every packet from `debug` on. Datagrams that the system refuses are
+    // diagnosed where the peer is not reached.
+    let filter = EnvFilter::new(format!("warn,quinn_udp=error,springtide={level}"));
     start_subscriber(filter, json);
 }
 

@@ -537,7 +537,8 @@ impl HeldNetwork {
             Carrier::Router(_, routing) => {
                 let core = routing.core();
                 let late = |share| core.late.value_at_quantile(share) as f64 * 1e-3;
-                let late = Some([late(0.5), late(0.99), late(1.0)]);
+                // Unknown before the first packet.
+                let late = (!core.late.is_empty()).then(|| [0.5, 0.99, 1.0].map(late));
                 (None, (late, core.router.unroutable(), core.refused))
             }
             Carrier::Kernel(_) => (None, (None, 0, 0)),

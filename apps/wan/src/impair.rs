@@ -244,10 +244,10 @@ impl Impairments {
             format!("trace=({kilobytes}kB/s on average, every {period})")
         });
         let words = [
-            self.burst.map(|burst| format!("burst={burst}")),
+            self.burst.filter(|burst| burst.mean() > 0.0).map(|burst| format!("burst={burst}")),
             share("duplicate", self.duplicate),
             share("corrupt", self.corrupt),
-            self.reorder.map(|reorder| format!("reorder={reorder}")),
+            self.reorder.filter(|it| it.share > 0.0).map(|reorder| format!("reorder={reorder}")),
             trace,
         ];
         words.into_iter().flatten().collect::<Vec<String>>().join(" ")
@@ -474,6 +474,13 @@ mod tests {
             ..Impairments::default()
         };
         assert_eq!(impairments.words(), "duplicate=3% corrupt=1% reorder=2%/10ms");
+        // Impairments that are switched off are no words.
+        let off = Impairments {
+            burst: Some("0%/100%".parse().unwrap()),
+            reorder: Some("0%/1ms".parse().unwrap()),
+            ..Impairments::default()
+        };
+        assert_eq!(off.words(), "");
         for seed in 1..=5 {
             let (mut rng, mut is_bad) = (SplitMix(seed), false);
             let (mut twice, mut wrong, mut late) = (0, 0, 0);

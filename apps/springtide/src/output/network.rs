@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use springtide_cli::format::plural;
+use springtide_cli::format::{many, plural};
 use springtide_runtime::config::{ByteRate, LinkProperties, Share, Time, profiles};
 use springtide_runtime::net::LinkProfile;
 use springtide_wan::place::{BorderStatus, LineStatus, Status, StubStatus};
@@ -18,8 +18,8 @@ pub fn up_text(status: &Status, lasts: Duration) -> String {
         status.nodes.iter().take(4).map(|(node, address)| format!("{node} {address}")).collect();
     let more = if status.nodes.len() > first.len() { ", .." } else { "" };
     let mut text = format!(
-        "network {name} is up: {} nodes ({}{more}), for {}\n",
-        status.nodes.len(),
+        "network {name} is up: {} ({}{more}), for {}\n",
+        many(status.nodes.len() as u64, "node"),
         first.join(", "),
         Time::from(lasts)
     );
@@ -43,9 +43,9 @@ pub fn up_text(status: &Status, lasts: Duration) -> String {
 /// The state of a network, with its links and their traffic.
 pub fn status_text(status: &Status) -> String {
     let mut text = format!(
-        "network {}: {} nodes by {}, ends in {:.0} s",
+        "network {}: {} by {}, ends in {:.0} s",
         status.name,
-        status.nodes.len(),
+        many(status.nodes.len() as u64, "node"),
         status.network.word(),
         status.left_s,
     );
@@ -66,8 +66,9 @@ pub fn status_text(status: &Status) -> String {
     }
     if status.unroutable + status.refused > 0 {
         text += &format!(
-            "{} packets without a receiver, {} refused by Linux\n",
-            status.unroutable, status.refused
+            "{} without a receiver, {} refused by Linux\n",
+            many(status.unroutable, "packet"),
+            status.refused
         );
     }
     text += &links_text(status);
