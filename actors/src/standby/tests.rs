@@ -1,8 +1,11 @@
 //! Members of a head on the network in memory, with virtual time: deaths and cuts, and the files of
 //! both heads.
 
+use std::sync::mpsc;
+
 use springtide_runtime::id::{Incarnation, JobId, Peer};
-use springtide_runtime::net::MemoryNet;
+use springtide_runtime::net::tls::{Ca, NODE_VALIDITY};
+use springtide_runtime::net::{MemoryNet, Net, NetConfig};
 use springtide_runtime::records::Disk;
 use springtide_scheduler::standby::DurableState;
 
@@ -352,4 +355,71 @@ async fn files_of_other_commands_are_mirrored() {
     // The head's own files are as the other commands have written them.
     let own = all.files_of(first).unwrap().join("jobs/job-1/log.txt");
     assert_eq!(std::fs::read_to_string(own).unwrap(), "first\nsecond\nthird\n");
+}
+
+/// A member over QUIC on loopback, on an arbiter of its own as in a process.
+fn quic_member(
+    authority: &Ca,
+    name: &'static str,
+    dir: PathBuf,
+) -> (Net, Addr<StandbyMember>, watch::Receiver<MemberStatus>) {
+    let role = if name == NAMES[2] { "site" } else { "head" };
+    let identity = authority.issue(&name.into(), &name.into(), role, NODE_VALIDITY).unwrap();
+    let (sender, started) = mpsc::channel();
+    actix::Arbiter::new().spawn_fn(move || {
+        let endpoint = Endpoint::quic(NetConfig::default(), &identity, Incarnation(1)).unwrap();
+        let [first, second, witness] = NAMES.map(NodeId::from);
+        let members = Members { heads: [first, second], witness };
+        let log = MemberLog::open(Arc::new(Disk), &dir.join(name)).unwrap();
+        let files = (name != NAMES[2]).then(|| dir.join(format!("{name}.files")));
+        let (member, status) =
+            StandbyMember::publish(&endpoint.hub, members, StandbyTiming::default(), log, files);
+        endpoint.start();
+        sender.send((endpoint.net.clone(), member, status)).unwrap();
+        actix::spawn(async move {
+            let _endpoint = endpoint;
+            std::future::pending::<()>().await;
+        });
+    });
+    started.recv().unwrap()
+}
+
+/// The number of commits of the scheduler's store per second, one after another.
+fn commit_rate(mut store: Store) -> f64 {
+    let begin = std::time::Instant::now();
+    let mut commits = 0_u32;
+    while begin.elapsed() < Duration::from_secs(5) {
+        store.new_job().unwrap();
+        commits += 1;
+    }
+    f64::from(commits) / begin.elapsed().as_secs_f64()
+}
+
+/// Prints the rates of commits with one head and with two.
+#[actix::test]
+#[ignore = "a measurement of ten seconds"]
+async fn rates_of_commits() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().to_owned();
+    let authority = Ca::ephemeral("pair").unwrap();
+    let members = NAMES.map(|name| quic_member(&authority, name, dir.clone()));
+    for (net, ..) in &members {
+        members.iter().for_each(|(other, ..)| net.learn(other.contact()));
+    }
+    let (name, member) = loop {
+        let acts =
+            |(_, _, status): &&(_, _, watch::Receiver<MemberStatus>)| status.borrow().may_act();
+        if let Some((net, member, _)) = members.iter().find(acts) {
+            break (net.me().node.clone(), member.clone());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    let own = dir.join(format!("{name}.files"));
+    let log = ChangeLog::new(&own, name, member);
+    let files = Arc::new(ReplicatedFiles(log));
+    let two = on_thread(move || commit_rate(Store::open_with(&own, files).unwrap())).await;
+    let alone = dir.join("alone");
+    let one =
+        on_thread(move || commit_rate(Store::open_with(&alone, Arc::new(Disk)).unwrap())).await;
+    println!("commits per second: {one:.0} with one head, {two:.0} with a second one");
 }
