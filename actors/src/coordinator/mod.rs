@@ -401,7 +401,10 @@ impl Coordinator {
         self.poison.record_deaths(dead, lives_on, Instant::now());
         let names: Vec<&str> = gone.iter().map(|node| node.as_str()).collect();
         let (names, left) = (names.join(", "), view.members.len());
-        let text = format!("node {names} was lost ({reason}): continuing with {left} nodes");
+        let lost = if gone.len() == 1 { "node" } else { "nodes" };
+        let were = if gone.len() == 1 { "was" } else { "were" };
+        let rest = if left == 1 { "node" } else { "nodes" };
+        let text = format!("{lost} {names} {were} lost ({reason}): continuing with {left} {rest}");
         self.notify_client(NoteKind::Text { text });
         self.change(view, ctx);
         if self.adapts() {

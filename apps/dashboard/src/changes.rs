@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use springtide_actors::scheduler::{
     GridStatus, JobState, JobStatus, NodeState, NodeStatus, SiteStatus,
 };
-use springtide_cli::format::plural;
+use springtide_cli::format::{many, plural};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 
 /// The subject of a line about a change.
@@ -41,10 +41,10 @@ pub fn changes_between(before: &GridStatus, now: &GridStatus) -> Vec<(ChangeSubj
                     lines.push((
                         ChangeSubject::Job,
                         format!(
-                            "{} ({}) runs on {} processors",
+                            "{} ({}) runs on {}",
                             job.job,
                             job.name,
-                            job.processors()
+                            many(job.processors().into(), "processor")
                         ),
                     ));
                 }
@@ -175,13 +175,15 @@ pub fn held_and_requested(site: &SiteStatus) -> (usize, usize) {
 pub fn describe_on_demand(cluster: &ClusterId, site: &SiteStatus) -> String {
     let most = site.nodes.len();
     match site.hosts.len() {
-        0 => format!("cluster {cluster}: up to {most} nodes, while jobs need them"),
+        0 => {
+            format!("cluster {cluster}: up to {}, while jobs need them", many(most as u64, "node"))
+        }
         hosts => {
             let processors: u32 = site.hosts.iter().map(|host| host.processors).sum();
-            let plural = if hosts == 1 { "" } else { "s" };
             format!(
-                "cluster {cluster}: {processors} processors of {hosts} host{plural}, in nodes that \
-                 start while jobs need them"
+                "cluster {cluster}: {} of {}, in nodes that start while jobs need them",
+                many(processors.into(), "processor"),
+                many(hosts as u64, "host")
             )
         }
     }

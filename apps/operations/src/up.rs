@@ -11,6 +11,7 @@ use springtide_actors::head::Head;
 use springtide_actors::scheduler::{GetSlots, GridStatus, NodeState};
 use springtide_cli::config::load;
 use springtide_cli::exit::{Failed, cannot};
+use springtide_cli::format::many;
 use springtide_cli::outdir::write_file;
 use springtide_cli::talk::Talk;
 use springtide_runtime::config::{ClusterSection, GridConfig, Loaded, SitePlace, Sources};
@@ -257,7 +258,11 @@ async fn stay(
                     // A signal ends the grid without failure.
                     exit = signals.next() => {
                         notifier.stopping();
-                        talk.say(&format!("{}: ending {} nodes", word(exit), last.nodes()));
+                        talk.say(&format!(
+                            "{}: ending {}",
+                            word(exit),
+                            many(last.nodes() as u64, "node")
+                        ));
                         break Ok(());
                     }
                     _ = advertisements.tick() => {
@@ -366,8 +371,9 @@ pub fn overview(status: &GridStatus) -> Vec<String> {
         let idle = site.nodes.iter().filter(|node| node.state != NodeState::Broken).count();
         let threads: u32 = site.nodes.iter().filter_map(|node| node.threads).sum();
         lines.push(format!(
-            "cluster {cluster}: {idle} of {} nodes, {threads} threads",
-            site.nodes.len()
+            "cluster {cluster}: {idle} of {}, {}",
+            many(site.nodes.len() as u64, "node"),
+            many(threads.into(), "thread")
         ));
         for node in site.nodes.iter().filter(|node| node.state == NodeState::Broken) {
             let reason = node.reason.as_deref().unwrap_or("no reason is known");

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use springtide_actors::job::NoteKind;
 use springtide_actors::scheduler::CrowdedHost;
 use springtide_cli::exit::{Exit, Failed};
-use springtide_cli::format::{number, plural, seconds, size};
+use springtide_cli::format::{many, number, plural, seconds, size};
 use springtide_cli::outdir::{OutDir, write_file};
 use springtide_cli::talk::Talk;
 use springtide_runtime::event::Record;
@@ -128,7 +128,10 @@ impl RunWatcher<'_> {
             NoteKind::Started { root, workers } => {
                 let count: u32 = workers.values().sum();
                 if self.verbose {
-                    self.talk.say(&format!("{count} workers joined; the root runs on {root}"));
+                    self.talk.say(&format!(
+                        "{} joined; the root runs on {root}",
+                        many(count.into(), "worker")
+                    ));
                 }
                 self.talk.wait_for("running");
                 self.talk.set_facts(&format!("{count} {}", plural(count.into(), "node")));

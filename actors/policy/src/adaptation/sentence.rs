@@ -207,6 +207,9 @@ impl fmt::Display for Reason {
             Requested { count, aim, fitting } => {
                 write!(f, "{count} asked for ({aim})")?;
                 match fitting {
+                    Some(free) if *free == Processors::ONE => {
+                        f.write_str("; 1 free one is known to fit")
+                    }
                     Some(free) => write!(f, "; {} free ones are known to fit", free.get()),
                     None => Ok(()),
                 }
@@ -438,9 +441,10 @@ impl fmt::Display for Reason {
             ),
             MoveUnderWay { victims } => write!(
                 f,
-                "{} are being replaced by better ones: the size stays until those have joined and \
+                "{} {} being replaced by better ones: the size stays until those have joined and \
                  are measured",
-                nodes(*victims)
+                nodes(*victims),
+                if *victims == 1 { "is" } else { "are" }
             ),
             NoneArrived => f.write_str("no better node arrived: the move is abandoned for a while"),
             Monitored { actions } => write!(

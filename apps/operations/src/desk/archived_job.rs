@@ -13,6 +13,7 @@ use serde_json::Value;
 use springtide_actors::client::JobUpdate;
 use springtide_actors::job::{JobError, NoteKind};
 use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::format::many;
 use springtide_cli::outdir::{OutDir, append, make_dir, manifest, write_copy};
 use springtide_cli::run_end::RunEnd;
 use springtide_runtime::event::Manifest;
@@ -300,7 +301,10 @@ impl ArchivedJob {
             NoteKind::Started { root, workers } => {
                 let count: u32 = workers.values().sum();
                 self.usage.begin(count, since_epoch());
-                self.say(&format!("{count} workers joined; the root runs on {root}"));
+                self.say(&format!(
+                    "{} joined; the root runs on {root}",
+                    many(count.into(), "worker")
+                ));
             }
             NoteKind::Progress { done, total, what } => {
                 self.progress = Some(format!("{done} of {total} {what}"));

@@ -8,7 +8,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand, ValueHint};
 use serde_json::{Value, json};
 use springtide_actors::scheduler::Resize;
 use springtide_cli::exit::Failed;
-use springtide_cli::format::SCHEMA;
+use springtide_cli::format::{SCHEMA, many};
 use springtide_cli::options::time;
 use springtide_cli::print::print;
 use springtide_cli::talk::Talk;
@@ -479,7 +479,7 @@ async fn resize(client: &JobClient, one: &OneArgs, by: Resize) -> Result<(), Fai
     print(&if one.grid.json {
         format!("{}\n", json!({ "schema": SCHEMA, "job": job.0, "from": from, "to": to }))
     } else {
-        format!("{job} has {from} processors and will have {to}\n")
+        format!("{job} has {} and will have {to}\n", many(from.into(), "processor"))
     })
 }
 

@@ -50,7 +50,7 @@ pub fn text(found: &GridSlots) -> String {
     let mut out = String::new();
     for site in &found.sites {
         let SiteOffer { cluster, processors, epoch, slots, none } = site;
-        let _ = write!(out, "{cluster}: {processors} processors");
+        let _ = write!(out, "{cluster}: {}", format::many((*processors).into(), "processor"));
         if let Some(none) = none {
             let _ = writeln!(out, ", no slots: {none}");
             continue;
