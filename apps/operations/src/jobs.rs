@@ -554,26 +554,21 @@ impl JobClient {
     /// # Errors
     /// The job has ended already, ends otherwise, or does not end in time.
     pub async fn cancel(&self, job: JobId) -> Result<&'static str, Failed> {
+        let known = self.job_info(job, 0).await;
+        if let Ok(job_info) = &known
+            && job_info.has_ended()
+        {
+            let state = job_info.state();
+            return Err(Failed::failure(format!("{job} has ended already: it is {state}")));
+        }
+        // Also after a refused question, so that the audit log has a refusal of this command.
         let order = || {
             let reason = "cancelled by `job cancel`".to_owned();
             self.scheduler.send(CancelJob { job, reason }).deadline(REQUEST_TIMEOUT)
         };
-        // First, so that the audit log has a refusal under this command.
         let cancelled = self.patiently(order).await;
-        let job_info = match cancelled {
-            Ok(()) => self.job_info(job, 0).await?,
-            Err(error) if error.refusal() == Some(Refusal::NoJob) => {
-                let job_info = self.job_info(job, 0).await?;
-                if !job_info.has_ended() {
-                    return Err(error.into());
-                }
-                return Err(Failed::failure(format!(
-                    "{job} has ended already: it is {}",
-                    job_info.state()
-                )));
-            }
-            Err(error) => return Err(error.into()),
-        };
+        let job_info = known?;
+        cancelled?;
         let wait = self.ended(job_info, Some(CANCEL_TIMEOUT), "ends without further action");
         let state = wait.await?.state();
         if !matches!(state, "cancelled" | "over") {
