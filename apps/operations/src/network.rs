@@ -109,7 +109,7 @@ impl RunningNetwork {
     /// Starts a network that ends with this process, even if the process is killed.
     ///
     /// # Errors
-    /// As [`Network::start`].
+    /// As [`RunningNetwork::start`].
     pub fn start_tied(file: &Path, name: &str, settings: &NetworkSettings) -> Result<Self, Failed> {
         let home = home()?;
         let keep_alive = hold_apart(&home, file, name, settings, true)?;

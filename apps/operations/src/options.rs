@@ -88,7 +88,7 @@ pub struct RunArgs {
     #[arg(id = "run.max", long = "max", alias = "max-nodes", value_name = "N")]
     pub max: Option<u32>,
     /// Set a parameter of adaptation, such as e_min=0.4 or weights.alpha=2, by its name in
-    /// [adaptation] of the config. Repeatable
+    /// the config's table of adaptation. Repeatable
     #[arg(id = "run.set", long = "set", value_name = "NAME=VALUE", value_parser = parse_setting)]
     pub set: Vec<(String, String)>,
     /// Run without a grid, on one thread of this process

@@ -1,9 +1,9 @@
 //! `workflow`: readers, plans and runs of workflows.
 //!
 //! - [`check`], [`formats`], [`plan`] and [`run`]: the commands.
-//! - [`planning`]: computes a plan from a workflow, offers and a request; [`processors`] numbers
+//! - `planning`: computes a plan from a workflow, offers and a request; `processors` numbers
 //!   the processors of its tasks.
-//! - [`artefacts`]: tables of a plan; [`front`], [`gantt`] and
+//! - `artefacts`: tables of a plan; `front`, `gantt` and
 //!   [`canvas`](springtide_figures::canvas): its figures.
 //! - [`offers`](springtide_operations::offers): the file of the sites' offers.
 //!

@@ -1,12 +1,12 @@
 //! `workflow run`: a workflow on a grid that is up, on reserved slots or best effort.
 //!
-//! - [`table`] and [`pilots`] are the tasks and the nodes. [`flow`] decides which task starts
+//! - `table` and `pilots` are the tasks and the nodes. `flow` decides which task starts
 //!   where.
-//! - [`drive`] executes that: it submits pilots ([`pilot_job`]), sends them tasks, brings files
-//!   ([`staging`]) and reserves slots ([`reserve`], [`parts`]).
-//! - [`directory`] and [`journal`] keep what was done, so that a later process continues.
-//! - [`external_inputs`] finds the files that no task writes.
-//! - [`spec`] makes tasks of a workflow, [`report`] describes a run that has ended, and [`control`]
+//! - `drive` executes that: it submits pilots (`pilot_job`), sends them tasks, brings files
+//!   (`staging`) and reserves slots (`reserve`, `parts`).
+//! - `directory` and `journal` keep what was done, so that a later process continues.
+//! - `external_inputs` finds the files that no task writes.
+//! - `spec` makes tasks of a workflow, `report` describes a run that has ended, and [`control`]
 //!   has the commands for runs.
 //! - [`history`] makes a page and provenance files of a run's journal.
 //!

@@ -1,9 +1,9 @@
 //! `workflow report`: a page about a run, and files of its provenance, from its journal.
 //!
-//! - [`attempts`] has the tasks and attempts of a run, [`analysis`] its critical path, waits and
+//! - `attempts` has the tasks and attempts of a run, `analysis` its critical path, waits and
 //!   resources.
-//! - [`page`], with [`chart`] and [`markup`], makes the page.
-//! - [`wfformat`] and [`ro_crate`] make the files of provenance.
+//! - `page`, with `chart` and `markup`, makes the page.
+//! - `wfformat` and `ro_crate` make the files of provenance.
 
 mod analysis;
 mod attempts;
