@@ -94,10 +94,10 @@ fn the_answer_survives_the_loss_of_workers_and_of_a_cluster_and_finished_work_is
     }
 }
 
-/// Nodes that are short of memory have at most one task of other nodes. They complete the job, also
-/// when one of them is lost.
+/// Nodes that are short of memory ask for tasks only when they have none: they have at most one of
+/// their cluster and one of another. They complete the job, also when one of them is lost.
 #[test]
-fn nodes_short_of_memory_take_one_task_at_a_time() {
+fn nodes_short_of_memory_take_few_tasks() {
     let answer = alone(&Modelled { leaf_us: 0, ..JOB });
     for seed in 1..=3 {
         let most = |used: u64| {
@@ -124,7 +124,7 @@ fn nodes_short_of_memory_take_one_task_at_a_time() {
         println!(
             "seed {seed}: at most {free} tasks of other nodes, and {short} if memory is short"
         );
-        assert!(free > 1 && short == 1, "seed {seed}: {free}, {short}");
+        assert!(free > 2 && short <= 2, "seed {seed}: {free}, {short}");
     }
 }
 

@@ -241,8 +241,8 @@ fn use_share(share: &HostShareSection) -> Result<Option<Arc<MemoryBudget>>, Fail
             }
             if watched.record(used) {
                 tracing::warn!(
-                    "the node and its programs use {} MiB of {limit} of memory: it takes one task \
-                    of other nodes at a time, and keeps no results for them",
+                    "the node and its programs use {} MiB of {limit} of memory: it asks for tasks \
+                    of other nodes only when it has none, and keeps no results for them",
                     used >> 20
                 );
             }

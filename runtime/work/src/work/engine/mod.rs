@@ -147,8 +147,8 @@ pub struct EngineConfig {
     /// lost. With 0 none are kept, and tasks of lost owners are stopped.
     pub results_bytes: usize,
     /// The memory of this process, if it is limited. It bounds what is kept for others. While
-    /// memory is short, the engine takes one task of other nodes at a time. It drops results that
-    /// their owners have, and refuses messages of clients.
+    /// memory is short, the engine asks for tasks only when it has none of other nodes. It drops
+    /// results that their owners have, and refuses messages of clients.
     pub memory: Option<Arc<MemoryBudget>>,
 }
 
