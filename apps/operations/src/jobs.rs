@@ -554,13 +554,14 @@ impl JobClient {
     /// # Errors
     /// The job has ended already, ends otherwise, or does not end in time.
     pub async fn cancel(&self, job: JobId) -> Result<&'static str, Failed> {
-        let known = self.job_info(job, 0).await;
-        if let Ok(job_info) = &known
-            && job_info.has_ended()
-        {
-            let state = job_info.state();
-            return Err(Failed::failure(format!("{job} has ended already: it is {state}")));
-        }
+        let known = match self.job_info(job, 0).await {
+            Ok(job_info) if job_info.has_ended() => {
+                let state = job_info.state();
+                return Err(Failed::failure(format!("{job} has ended already: it is {state}")));
+            }
+            Err(failed) if failed.exit != Exit::Auth => return Err(failed),
+            known => known,
+        };
         // Also after a refused question, so that the audit log has a refusal of this command.
         let order = || {
             let reason = "cancelled by `job cancel`".to_owned();

@@ -414,7 +414,7 @@ fn times(count: usize) -> String {
 
 /// A number of processors, abbreviated.
 fn procs(count: impl Into<u64>) -> String {
-    super::some(usize::try_from(count.into()).unwrap_or(usize::MAX), "proc")
+    report::many(count.into(), "proc")
 }
 
 /// The row of each task, and the names of the rows. A row is a kind of a level; if these are too
@@ -435,7 +435,7 @@ fn grouped(dag: &Dag, kinds: &Kinds) -> (Vec<usize>, Vec<String>) {
         }
         let text = |(&(level, kind), count): (&(usize, usize), &usize)| match form {
             0 => format!("level {}: {}{}", level + 1, name(kind), times(*count)),
-            1 => format!("level {}: {}", level + 1, super::some(*count, "task")),
+            1 => format!("level {}: {}", level + 1, report::many(*count as u64, "task")),
             _ if kind + 1 == BANDS_MAX && kinds.names.len() > BANDS_MAX => {
                 format!("other kinds{}", times(*count))
             }

@@ -257,12 +257,6 @@ pub fn shown(name: &str) -> String {
     if is_cut { start + "..." } else { start }
 }
 
-/// A number with its noun, in the singular or plural.
-pub fn some(count: usize, what: &str) -> String {
-    let s = if count == 1 { "" } else { "s" };
-    format!("{} {what}{s}", springtide_cli::format::number(count as u64))
-}
-
 /// Line and column of an error, if it has them.
 fn place(at: Option<Position>) -> (Option<u32>, Option<u32>) {
     (at.map(|at| at.line), at.map(|at| at.column))

@@ -13,7 +13,7 @@ use springtide_actors::policy::provisioning::{
 use springtide_cli::dates::{date, parse};
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::format as report;
-use springtide_cli::format::{SCHEMA, number};
+use springtide_cli::format::{SCHEMA, many, number};
 use springtide_cli::outdir::Artefacts;
 use springtide_cli::print::print;
 use springtide_simulator::workload::figures::quoted;
@@ -21,7 +21,7 @@ use springtide_simulator::workload::figures::quoted;
 use super::artefacts::{PlanReport, method_word};
 use super::check::{percent, round};
 use super::planning::{self, BlockedTask, NearestPlan, NoPlan, Plan, PlanRequest, forever};
-use super::{Read, ReadArgs, Summary, front, read, shown, some};
+use super::{Read, ReadArgs, Summary, front, read, shown};
 use springtide_experiments::provisioning::SearchMode;
 use springtide_operations::offers::Offers;
 use springtide_operations::process::on_arbiter;
@@ -270,7 +270,7 @@ fn plan_and_print(args: &PlanArgs, quiet: bool) -> Result<Result<(), Failed>, Pl
         eprintln!(
             "note: up to {} of {} slots are tried, which takes a while; --population and \
              --iterations set their number",
-            some(tries, "set"),
+            many(tries as u64, "set"),
             number(slots as u64)
         );
     }
@@ -339,8 +339,8 @@ fn words(planned: &PlanReport<'_>) -> String {
         let _ = writeln!(text, "{name:12}{value}");
     };
     let format = read.format.map_or_else(String::new, |format| format!(" ({format})"));
-    let (tasks, edges) = (some(summary.tasks, "task"), some(summary.edges, "edge"));
-    let levels = some(summary.levels, "level");
+    let (tasks, edges) = (many(summary.tasks as u64, "task"), many(summary.edges as u64, "edge"));
+    let levels = many(summary.levels as u64, "level");
     // Many files have the same name of a workflow, or none.
     let name = match read.workflow.name.as_str() {
         "" => String::new(),
@@ -352,7 +352,11 @@ fn words(planned: &PlanReport<'_>) -> String {
     let origin = date(offers.origin_unix_s as u64);
     line(
         "offers",
-        format!("{source}: {} of {}, of {origin}", some(slots, "slot"), some(sites, "site")),
+        format!(
+            "{source}: {} of {}, of {origin}",
+            many(slots as u64, "slot"),
+            many(sites as u64, "site")
+        ),
     );
     let points = plan.front.points();
     let search = match SearchMode::from_search(request.search) {
@@ -363,10 +367,10 @@ fn words(planned: &PlanReport<'_>) -> String {
         "searched",
         format!(
             "{} of slots by {search} and {}, seed {}: {}, {} on the front",
-            some(plan.tried, "set"),
+            many(plan.tried as u64, "set"),
             request.method,
             request.seed,
-            some(plan.feasible, "plan"),
+            many(plan.feasible as u64, "plan"),
             count(points.len())
         ),
     );
@@ -415,10 +419,10 @@ fn words(planned: &PlanReport<'_>) -> String {
                 shown(&site.name),
                 had.of_site + 1,
                 site.epoch,
-                some(had.offer.processors as usize, "processor"),
+                many(had.offer.processors.into(), "processor"),
                 time(from),
                 time(to),
-                some(had.tasks, "task"),
+                many(had.tasks as u64, "task"),
                 cost(had.cost, offers)
             ),
         );
@@ -613,7 +617,7 @@ fn unmet(missed: &NearestPlan, nearest: &Value, offers: &Offers) -> PlanFailure 
 fn unplaced(blocked: &BlockedTask, read: &Read, dag: &Dag, offers: &Offers) -> PlanFailure {
     let BlockedTask { why, ready, widest, longest, largest, narrower, other, .. } = blocked;
     let name = |site: usize| shown(&offers.sites[site].name);
-    let procs = |count: u32| some(count as usize, "processor");
+    let procs = |count: u32| many(count.into(), "processor");
     let are = |count: u32| format!("{} {}", procs(count), if count == 1 { "is" } else { "are" });
     let free = match why.most {
         0 => "no site has any free for so long".to_owned(),
@@ -624,7 +628,7 @@ fn unplaced(blocked: &BlockedTask, read: &Read, dag: &Dag, offers: &Offers) -> P
         shown(&why.task),
         procs(why.processors),
         time(why.runtime),
-        some(why.slots, "slot"),
+        many(why.slots as u64, "slot"),
         why.late
     );
     let mut line = |what: String| {
@@ -640,7 +644,7 @@ fn unplaced(blocked: &BlockedTask, read: &Read, dag: &Dag, offers: &Offers) -> P
     if let Some((site, most, from)) = widest {
         line(format!(
             "the most that is offered of one site at once: {} of {}, from {} on",
-            some(*most as usize, "processor"),
+            many(*most, "processor"),
             name(*site),
             time(*from)
         ));

@@ -137,7 +137,7 @@ impl ArchivedJob {
     }
 
     /// The job's directory, until the job ends.
-    fn files(&mut self) -> Option<&mut OutDir> {
+    fn open_files(&mut self) -> Option<&mut OutDir> {
         self.make_files();
         match &mut self.files {
             JobFiles::Open(out) => Some(out),
@@ -311,7 +311,7 @@ impl ArchivedJob {
             }
             NoteKind::Text { text } => self.say(&text),
             NoteKind::Artifact { name, bytes } => {
-                if let Some(open) = self.files() {
+                if let Some(open) = self.open_files() {
                     open.file(&name, &bytes)?;
                 }
                 self.say(&format!("wrote {name}"));
@@ -326,7 +326,7 @@ impl ArchivedJob {
             }
             NoteKind::Events { records } => {
                 self.usage.resize(&records);
-                if let Some(open) = self.files() {
+                if let Some(open) = self.open_files() {
                     open.records(&records)?;
                 }
             }

@@ -290,8 +290,8 @@ impl<'a> Drive<'a> {
         let counts = self.flow.table().counts();
         let pilots = self.flow.pilots();
         let ready = pilots.iter().filter(|(_, pilot)| pilot.node.is_some()).count();
-        let s = if ready == 1 { "" } else { "s" };
-        let mut text = format!("{} run on {ready} node{s}", counts.active);
+        let nodes = springtide_cli::format::plural(ready as u64, "node");
+        let mut text = format!("{} run on {ready} {nodes}", counts.active);
         if ready == 0 && pilots.submitted() > 0 {
             text.push_str(", waiting for nodes");
         }

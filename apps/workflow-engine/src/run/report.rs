@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use springtide_actors::policy::provisioning::{Time, seconds};
 use springtide_cli::exit::Failed;
-use springtide_cli::format::SCHEMA;
+use springtide_cli::format::{SCHEMA, plural};
 use springtide_cli::outdir::Artefacts;
 use springtide_simulator::workload::figures::quoted;
 
@@ -86,8 +86,8 @@ impl CompletedRun<'_> {
             out.push_str(", best effort");
         } else {
             let (plans, cost) = (self.reserved.len(), self.cost());
-            let s = if plans == 1 { "" } else { "s" };
-            let _ = write!(out, ", {plans} reservation{s} at a cost of {cost:.2}");
+            let reservations = plural(plans as u64, "reservation");
+            let _ = write!(out, ", {plans} {reservations} at a cost of {cost:.2}");
         }
         let mut sites: BTreeMap<String, usize> = BTreeMap::new();
         for times in self.times.iter().filter(|times| times.end.is_some()) {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use springtide_cli::dates::date;
-use springtide_cli::format::{number, seconds, size};
+use springtide_cli::format::{many, number, seconds, size};
 use springtide_runtime::work::OutputStream;
 
 use super::analysis::{KindUsage, PathStep, Percentiles, critical_path, usage};
@@ -11,7 +11,7 @@ use super::attempts::{AttemptEnd, RunHistory, TaskAttempt, TaskOutcome};
 use super::chart::{KindColours, gantt, load};
 use super::markup::{Cell, Markup, relative_url, table};
 use crate::check::percent;
-use crate::{shown, some};
+use crate::shown;
 
 /// The most rows of a table.
 const ROWS_MAX: usize = 200;
@@ -85,7 +85,7 @@ fn header(out: &mut Markup, history: &RunHistory, name: &str) {
     }
     if !history.best_effort || !history.costs.is_empty() {
         let cost = history.costs.iter().fold(0.0, |sum, cost| sum + cost);
-        let reserved = some(history.costs.len(), "reservation");
+        let reserved = many(history.costs.len() as u64, "reservation");
         fact("planned cost", &format!("{cost:.2} in {reserved}"));
     }
     out.raw("</dl>\n");
@@ -144,7 +144,7 @@ fn timeline(out: &mut Markup, history: &RunHistory, path: &[PathStep], colours: 
 /// Adds a note about rows that a table does not have.
 fn more(out: &mut Markup, all: usize, what: &str) {
     if all > ROWS_MAX {
-        let left = some(all - ROWS_MAX, what);
+        let left = many((all - ROWS_MAX) as u64, what);
         out.raw("<p class=\"quiet\">And ").text(&left).raw(" more.</p>\n");
     }
 }
@@ -161,7 +161,7 @@ fn path_section(out: &mut Markup, history: &RunHistory, path: &[PathStep]) {
     ];
     let all = parts.iter().fold(0.0, |sum, (_, part)| sum + part);
     out.raw("<section><h2>Critical path</h2>\n<p>");
-    out.text(&format!("{} in {}: ", some(path.len(), "task"), seconds(all)));
+    out.text(&format!("{} in {}: ", many(path.len() as u64, "task"), seconds(all)));
     let shares = parts.iter().filter(|(_, part)| *part > 0.0);
     let shares = shares.map(|(name, part)| {
         format!("{} {name} ({})", seconds(*part), percent(if all > 0.0 { part / all } else { 0.0 }))
@@ -305,7 +305,7 @@ fn skipped(out: &mut Markup, history: &RunHistory) {
     if names.is_empty() {
         return;
     }
-    let count = some(names.len(), "task");
+    let count = many(names.len() as u64, "task");
     let depend = if names.len() == 1 { "depends" } else { "depend" };
     let more = names.len().saturating_sub(NAMES);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };

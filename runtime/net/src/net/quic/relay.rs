@@ -139,8 +139,8 @@ impl Routes {
             }
             (true, true) => {
                 let until = now + DIRECT_RETRY_DELAY;
-                // Only a node whose direct attempt failed before the relay reached it tells
-                // something about its cluster. Other nodes were relayed on the assumption alone.
+                // Only a node whose direct attempt failed is evidence about its cluster. Other
+                // nodes were relayed without an attempt.
                 if self.nodes.insert(node.clone(), NodeRoute::Relayed(until)).is_some() {
                     self.clusters.insert(cluster.clone(), until);
                 }
