@@ -214,6 +214,8 @@ pub struct SchedulerCore {
     managing: ManagerState,
     /// Jobs of an earlier scheduler whose nodes may be alive.
     returning: BTreeMap<JobId, ReturningJob>,
+    /// The last time at which there was a returning job.
+    returning_at: Option<Instant>,
     /// Jobs that restart, until their new epoch is on disk.
     restarting: BTreeMap<JobId, JobRequirements>,
     /// Members of recovered jobs that have not registered again, and until when they may.
@@ -276,6 +278,7 @@ impl SchedulerCore {
             last_grant: 0,
             managing: ManagerState::new(settings, now),
             returning: BTreeMap::new(),
+            returning_at: None,
             restarting: BTreeMap::new(),
             awaited: BTreeMap::new(),
             strays: BTreeMap::new(),

@@ -565,6 +565,9 @@ impl SchedulerCore {
 
     /// Releases stubs that were unused for long enough.
     pub(super) fn close_idle(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
+        if !self.returning.is_empty() {
+            self.returning_at = Some(now);
+        }
         let due = |(_, at): &(NodeId, Instant)| *at <= now;
         let idle: Vec<NodeId> = self.kept().filter(due).map(|(id, _)| id).collect();
         self.close_stubs(idle, "no job needs it", out);
@@ -578,7 +581,9 @@ impl SchedulerCore {
             let at = match node.state {
                 // A node under drain is empty, and of no use.
                 PoolNodeState::Idle if node.drain.is_some() => since,
-                PoolNodeState::Idle => since + keep,
+                // A returning job may have been about to grow onto it.
+                PoolNodeState::Idle if !self.returning.is_empty() => return None,
+                PoolNodeState::Idle => self.returning_at.map_or(since, |at| since.max(at)) + keep,
                 // Requested by an earlier scheduler, or restarting: it may wait for a processor
                 // forever.
                 PoolNodeState::Starting => since + self.managing.hold_timeout,

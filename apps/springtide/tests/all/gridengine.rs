@@ -42,10 +42,13 @@ until_ok() {
 }
 jobs() { qstat | sed -n 's/^ *\([0-9][0-9]*\) .* r .*/\1/p' | tr '\n' ' '; }
 runs() { [ "$(jobs | wc -w)" = "$1" ]; }
+# Whether the nodes of a job have registered: a stub that runs has a node a moment later.
+has() { springtide job status "$1" --json | tr -d ' \n' | grep -q "\"sizes\":{\"vu\":$2}"; }
 "$program" up grid.toml >up.log 2>&1 &
 head=$!
 until_ok springtide job submit queens --size 18 --min 1 --max 3 -q
 until_ok runs 3
+until_ok has 1 3
 before=$(jobs)
 kill -KILL "$head"
 "$program" up grid.toml >>up.log 2>&1 &

@@ -137,6 +137,24 @@ fn job_with_live_nodes_continues() {
     assert!(restarted.grid.core.status().jobs.is_empty());
 }
 
+/// Its nodes were about to join it when the scheduler died: it grows onto the same stubs.
+#[test]
+fn unused_stubs_are_kept_until_a_returning_job_can_grow() {
+    let mut restarted = RestartedGrid::new();
+    restarted.recovered(1, 1, need(), begun("vu", 1));
+    restarted.site(&["vu-1", "vu-2"]);
+    restarted.grid.put(SchedulerEvent::Registered(registration("vu-2", None)));
+    let keep = Duration::from_secs(5);
+    assert_eq!(restarted.grid.after(keep + keep), [""; 0]);
+    assert_eq!(restarted.grid.state("vu-2"), NodeState::Idle);
+    restarted.comes("vu-1", 1, Some(view(1, &["vu-1"], "vu-1")));
+    let out = restarted.grid.after(ManagerSettings::default().poll_interval);
+    assert_eq!(out, ["offer 1 to job-1: 3 of vu"]);
+    // It declines.
+    restarted.grid.answer(1, 1, 0);
+    assert_eq!(restarted.grid.after(keep), ["close vu [vu-2]"]);
+}
+
 #[test]
 fn waiting_job_waits_again_and_lost_job_restarts() {
     let mut restarted = RestartedGrid::new();
