@@ -26,6 +26,7 @@ use springtide_runtime::records::{
     BlobRef, Contents, Cursor, Disk, Files, NewRecord as Value, RecordError, RecordLog,
     RecordSchema, RecordSettings,
 };
+use springtide_runtime::wire::decode_stored;
 
 use crate::audit::AuditLog;
 use crate::lease::{Lease, LeaseError};
@@ -379,7 +380,7 @@ fn read_of_list(
         Some((file, list)) if file == blob.file => list,
         _ => {
             let bytes = log.blob(blob).map_err(|error| error.to_string())?;
-            rmp_serde::from_slice(&bytes).map_err(|error| error.to_string())?
+            decode_stored(&bytes).map_err(|error| error.to_string())?
         }
     };
     let found = list.get(index as usize).map(|bytes| bytes.to_vec());
@@ -708,7 +709,7 @@ impl Store {
                 Some(index) => read_of_list(log, &blob, index, &mut last),
             });
             let read = read.and_then(|bytes| {
-                rmp_serde::from_slice::<Submit>(&bytes).map_err(|error| error.to_string())
+                decode_stored::<Submit>(&bytes).map_err(|error| error.to_string())
             });
             match read {
                 Ok(submit) => {

@@ -233,6 +233,8 @@ impl OpenFile for ReplicatedFile {
 
 #[cfg(test)]
 mod tests {
+    use springtide_runtime::wire::decode_stored;
+
     use super::*;
 
     #[test]
@@ -246,7 +248,7 @@ mod tests {
         let mut found = Vec::new();
         for record in groups.iter().flatten() {
             assert!(record.len() < CHUNK_BYTES + 1000, "{}", record.len());
-            found.extend(rmp_serde::from_slice::<ChangeRecord>(record).unwrap().changes);
+            found.extend(decode_stored::<ChangeRecord>(record).unwrap().changes);
         }
         assert_eq!(found, changes);
         assert_eq!(divided(None, Vec::new()).unwrap(), Vec::<Vec<Vec<u8>>>::new());

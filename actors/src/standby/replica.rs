@@ -16,6 +16,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::NodeId;
 use springtide_runtime::private;
+use springtide_runtime::wire::decode_stored;
 
 /// Parts of a head's directory that both heads have. The rest concerns one process or machine.
 const REPLICATED: &[&str] = &[
@@ -215,7 +216,7 @@ impl Replica {
     /// The record is unreadable, or the system reports an error.
     pub fn apply(&mut self, index: u64, value: Option<&[u8]>) -> io::Result<()> {
         if let Some(value) = value {
-            let record: ChangeRecord = rmp_serde::from_slice(value).map_err(io::Error::other)?;
+            let record: ChangeRecord = decode_stored(value).map_err(io::Error::other)?;
             let is_mine = record.made_by.as_ref() == Some(&self.me);
             // Others than the head write these files, so that they may differ.
             let is_lenient = index <= self.repeated_until || record.made_by.is_some();

@@ -7,18 +7,20 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::Serialize;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::envelope::{Envelope, Reply, code};
 use super::hub::Hub;
 use super::published::{ByteReservation, Permit, ServeError};
 use super::sender::Sender;
-use super::{DEFAULT_DEADLINE, Refusal, RemoteMessage};
+use super::{DEFAULT_DEADLINE, Refusal, RemoteMessage, ScratchBuffer};
 use crate::id::{Incarnation, NodeId, Peer};
 use crate::net::{Class, SendError};
 use crate::wire::{self, INLINE_MAX, Kind, WireError};
@@ -173,12 +175,22 @@ pub(super) struct Permits {
     scarce: bool,
 }
 
+/// A handler's future reply, encoded. It is boxed so that the code below is compiled once, and not
+/// for each type of message.
+pub(super) type HandlerReply = Pin<Box<dyn Future<Output = Result<Bytes, Refusal>> + Send>>;
+
 impl InboundMessage {
+    /// Encodes a handler's result, for the reply to a call.
+    pub(super) fn encoder<M: RemoteMessage>(&self) -> impl FnOnce(&M::Result) -> Bytes + use<M> {
+        let call = match self {
+            InboundMessage::Call(ticket) => Some(ticket.id),
+            InboundMessage::Tell(_) => None,
+        };
+        move |result| call.map_or_else(Bytes::new, |id| encode_result(id, result))
+    }
+
     /// Waits for the handler and sends its reply, if the message is a call.
-    pub(super) async fn complete<M: RemoteMessage>(
-        self,
-        answer: impl Future<Output = Result<M::Result, Refusal>>,
-    ) {
+    pub(super) async fn complete(self, mut answer: HandlerReply) {
         let (deadline, scarce) = match &self {
             InboundMessage::Call(ticket) => {
                 (ticket.deadline, ticket.permits.as_ref().is_some_and(|p| p.scarce))
@@ -187,19 +199,15 @@ impl InboundMessage {
         };
         // The rarely used branches are boxed to keep this future small.
         let answer = if scarce {
-            let mut answer = Box::pin(answer);
             match Box::pin(timeout_at(deadline, &mut answer)).await {
                 Ok(answer) => answer,
-                Err(_) => return self.await_late_handler(answer).await,
+                Err(_) => return Box::pin(self.await_late_handler(answer)).await,
             }
         } else {
             answer.await
         };
         let InboundMessage::Call(ticket) = self else { return };
-        let frame = match answer {
-            Ok(result) => ticket.encode_result::<M>(&result),
-            Err(why) => ticket.encode_without_result(why.code(), &[]),
-        };
+        let frame = answer.unwrap_or_else(|why| encode_without_result(ticket.id, why.code(), &[]));
         if ticket.offer(&frame).is_err() {
             Box::pin(ticket.retry_offer(frame)).await;
         }
@@ -207,7 +215,7 @@ impl InboundMessage {
 
     /// Releases the permits after the deadline, but keeps the byte reservation until the handler
     /// has ended.
-    async fn await_late_handler<T>(self, answer: impl Future<Output = T>) {
+    async fn await_late_handler(self, answer: HandlerReply) {
         let permits = match self {
             InboundMessage::Call(ReplyTicket { hub, permits, .. }) => {
                 hub.count(|counters| &counters.answers_dropped);
@@ -221,34 +229,37 @@ impl InboundMessage {
     }
 }
 
+/// Encodes the reply to call `id` with a result, or with the reason why the result cannot be
+/// encoded.
+fn encode_result<T: Serialize>(id: u64, result: &T) -> Bytes {
+    let mut body = ScratchBuffer::take();
+    let encoded = wire::encode_into(&mut body.0, Kind::REPLY, result);
+    encode_reply(id, encoded.map(|()| &body.0[..]))
+}
+
+fn encode_reply(id: u64, body: Result<&[u8], WireError>) -> Bytes {
+    body.and_then(|body| encode(id, code::DONE, body)).unwrap_or_else(|error| match error {
+        WireError::TooLong { len, cap, .. } => {
+            let mut body = (len as u64).to_le_bytes().to_vec();
+            body.extend_from_slice(&(cap as u64).to_le_bytes());
+            encode_without_result(id, code::TOO_LONG, &body)
+        }
+        error => encode_without_result(id, code::VERSION, error.to_string().as_bytes()),
+    })
+}
+
+/// Encodes a reply without a result.
+fn encode_without_result(id: u64, code: u16, body: &[u8]) -> Bytes {
+    encode(id, code, body).expect("two numbers and a few bytes encode and are under the cap")
+}
+
+fn encode(id: u64, code: u16, body: &[u8]) -> Result<Bytes, WireError> {
+    let mut frame = Vec::with_capacity(body.len() + 32);
+    wire::encode_into(&mut frame, Kind::REPLY, &Reply { id, code, body })?;
+    Ok(frame.into())
+}
+
 impl ReplyTicket {
-    /// Encodes the reply with a result, or with the reason why the result cannot be encoded.
-    fn encode_result<M: RemoteMessage>(&self, result: &M::Result) -> Bytes {
-        let encoded = super::scratch(|body| {
-            wire::encode_into(body, Kind::REPLY, result)?;
-            self.encode(code::DONE, body)
-        });
-        encoded.unwrap_or_else(|error| match error {
-            WireError::TooLong { len, cap, .. } => {
-                let mut body = (len as u64).to_le_bytes().to_vec();
-                body.extend_from_slice(&(cap as u64).to_le_bytes());
-                self.encode_without_result(code::TOO_LONG, &body)
-            }
-            error => self.encode_without_result(code::VERSION, error.to_string().as_bytes()),
-        })
-    }
-
-    /// Encodes a reply without a result.
-    fn encode_without_result(&self, code: u16, body: &[u8]) -> Bytes {
-        self.encode(code, body).expect("two numbers and a few bytes encode and are under the cap")
-    }
-
-    fn encode(&self, code: u16, body: &[u8]) -> Result<Bytes, WireError> {
-        let mut frame = Vec::with_capacity(body.len() + 32);
-        wire::encode_into(&mut frame, Kind::REPLY, &Reply { id: self.id, code, body })?;
-        Ok(frame.into())
-    }
-
     /// Offers the reply to the network, unless it is late or the caller is gone. An error means
     /// that the queue is full.
     fn offer(&self, frame: &Bytes) -> Result<(), SendError> {
@@ -282,7 +293,7 @@ impl ReplyTicket {
     /// Replies without a result: immediately if the network accepts it, else in the background.
     fn refuse(self, code: u16, body: &[u8]) {
         self.hub.count(|counters| &counters.refused_in);
-        let frame = self.encode_without_result(code, body);
+        let frame = encode_without_result(self.id, code, body);
         if self.offer(&frame).is_err() {
             tokio::spawn(self.retry_offer(frame));
         }

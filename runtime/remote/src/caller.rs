@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::envelope::{Envelope, Reply, code};
 use super::hub::Hub;
-use super::{Refusal, RemoteError, RemoteMessage};
+use super::{Refusal, RemoteError, RemoteMessage, ScratchBuffer};
 use crate::id::{NodeId, Peer};
 use crate::net::{Class, LinkError};
 use crate::wire::{self, INLINE_MAX, Kind, WireError};
@@ -143,18 +143,22 @@ impl Hub {
         to: &CallTarget<'_>,
         message: &M,
     ) -> Result<Option<(u64, oneshot::Receiver<CallOutcome>)>, RemoteError> {
-        super::scratch(|body| {
-            wire::encode_into(body, Kind::CALL, message).map_err(|e| unencodable::<M>(to, e))?;
-            self.send(to, M::NAME, body)
-        })
+        let mut body = ScratchBuffer::take();
+        let encoded = wire::encode_into(&mut body.0, Kind::CALL, message);
+        self.send(to, M::NAME, encoded.map(|()| &body.0[..]))
     }
 
     fn send(
         &self,
         to: &CallTarget<'_>,
         message: &'static str,
-        body: &[u8],
+        body: Result<&[u8], WireError>,
     ) -> Result<Option<(u64, oneshot::Receiver<CallOutcome>)>, RemoteError> {
+        let unencodable = |error| match error {
+            WireError::TooLong { len, cap, .. } => RemoteError::TooLong { message, len, cap },
+            other => version(to.node, message, other.to_string()),
+        };
+        let body = body.map_err(unencodable)?;
         let kind = if to.deadline.is_some() { Kind::CALL } else { Kind::TELL };
         let deadline_ms = to
             .deadline
@@ -173,10 +177,7 @@ impl Hub {
         };
         let envelope = Envelope { id, actor: to.actor, message, deadline_ms, after, body };
         let mut frame = Vec::with_capacity(body.len() + 96);
-        wire::encode_into(&mut frame, kind, &envelope).map_err(|error| match error {
-            WireError::TooLong { len, cap, .. } => RemoteError::TooLong { message, len, cap },
-            other => version(to.node, message, other.to_string()),
-        })?;
+        wire::encode_into(&mut frame, kind, &envelope).map_err(unencodable)?;
         let long = frame.len() > INLINE_MAX;
         self.net
             .send(to.node, Class::Control, kind, frame)
@@ -205,7 +206,18 @@ impl Hub {
         actor: &str,
         outcome: CallOutcome,
     ) -> Result<M::Result, RemoteError> {
-        let message = M::NAME;
+        let body = self.encoded_result(node, actor, M::NAME, outcome)?;
+        wire::decode(Kind::REPLY, &body).map_err(|error| version(node, M::NAME, error.to_string()))
+    }
+
+    /// Returns the encoded result of a call.
+    fn encoded_result(
+        &self,
+        node: &NodeId,
+        actor: &str,
+        message: &'static str,
+        outcome: CallOutcome,
+    ) -> Result<Bytes, RemoteError> {
         let (node, actor) = (node.clone(), actor.to_owned());
         match outcome {
             CallOutcome::Closed => Err(RemoteError::Closed),
@@ -213,8 +225,7 @@ impl Hub {
                 self.count(|counters| &counters.gone);
                 Err(RemoteError::Gone { node, reason: why })
             }
-            CallOutcome::Reply { code: code::DONE, body } => wire::decode(Kind::REPLY, &body)
-                .map_err(|error| version(&node, message, error.to_string())),
+            CallOutcome::Reply { code: code::DONE, body } => Ok(body),
             CallOutcome::Reply { code: code::NO_ACTOR, .. } => {
                 Err(RemoteError::NoActor { node, actor })
             }
@@ -233,13 +244,6 @@ impl Hub {
                 Err(RemoteError::Refused { node, actor, message, reason: why })
             }
         }
-    }
-}
-
-fn unencodable<M: RemoteMessage>(to: &CallTarget<'_>, error: WireError) -> RemoteError {
-    match error {
-        WireError::TooLong { len, cap, .. } => RemoteError::TooLong { message: M::NAME, len, cap },
-        other => version(to.node, M::NAME, other.to_string()),
     }
 }
 

@@ -56,19 +56,29 @@ pub use sender::{MessageOrigin, Sender, SenderCheck};
 /// Default time that a call waits for its reply.
 pub const DEFAULT_DEADLINE: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// Provides a reused buffer per thread, for encoding a message before its envelope.
-fn scratch<R>(f: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+/// A buffer that each thread reuses, for encoding a message before its envelope.
+struct ScratchBuffer(Vec<u8>);
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl ScratchBuffer {
     /// Capacity above which the buffer is freed after use.
     const CAPACITY_MAX: usize = 64 << 10;
-    thread_local! {
-        static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+
+    /// Takes the buffer, empty. Encoding runs users' code, which may take a second one.
+    fn take() -> Self {
+        let mut buffer = SCRATCH.take();
+        buffer.clear();
+        Self(buffer)
     }
-    // Taken out during use, because encoding runs users' code, which may call this function again.
-    let mut buffer = SCRATCH.take();
-    buffer.clear();
-    let result = f(&mut buffer);
-    if buffer.capacity() <= CAPACITY_MAX {
-        SCRATCH.set(buffer);
+}
+
+impl Drop for ScratchBuffer {
+    fn drop(&mut self) {
+        if self.0.capacity() <= Self::CAPACITY_MAX {
+            SCRATCH.set(std::mem::take(&mut self.0));
+        }
     }
-    result
 }

@@ -200,6 +200,15 @@ impl<M> ReceivedMessage<M> {
 #[derive(Clone, Default)]
 struct JudgedMessage(Arc<OnceLock<Refusal>>);
 
+impl JudgedMessage {
+    /// The reason why the handler dropped its reply. A refusal is recorded.
+    fn refusal(&self, hub: &Hub, from: &MessageOrigin, message: &'static str) -> Refusal {
+        let Some(why) = self.0.get() else { return Refusal::Stopped };
+        hub.record_refusal(from, message, *why);
+        *why
+    }
+}
+
 /// An acceptor with the message's type, but with the actor's type erased.
 pub(super) struct TypedAcceptor<M: RemoteMessage> {
     mailbox: Box<dyn Deliver<M>>,
@@ -263,7 +272,10 @@ where
     fn serve(&self, _: &Arc<Hub>, _: &Sender<'_>, message: M, job: InboundMessage) {
         let request = self.0.clone().send(message);
         // The endpoint's thread need not be inside a `LocalSet`, so `spawn_local` is not possible.
-        tokio::spawn(job.complete::<M>(async move { request.await.map_err(|_| Refusal::Stopped) }));
+        let encode = job.encoder::<M>();
+        tokio::spawn(job.complete(Box::pin(async move {
+            request.await.map(|result| encode(&result)).map_err(|_| Refusal::Stopped)
+        })));
     }
 }
 
@@ -285,15 +297,11 @@ where
         let (origin, verdict) = (MessageOrigin::of(from), JudgedMessage::default());
         let received = ReceivedMessage { from: origin.clone(), message, verdict: verdict.clone() };
         let (request, hub) = (self.0.clone().send(received), Arc::clone(hub));
-        tokio::spawn(job.complete::<M>(async move {
-            request.await.map_err(|_| match verdict.0.get() {
-                Some(why) => {
-                    hub.record_refusal(&origin, M::NAME, *why);
-                    *why
-                }
-                None => Refusal::Stopped,
-            })
-        }));
+        let encode = job.encoder::<M>();
+        tokio::spawn(job.complete(Box::pin(async move {
+            let result = request.await.map(|result| encode(&result));
+            result.map_err(|_| verdict.refusal(&hub, &origin, M::NAME))
+        })));
     }
 }
 

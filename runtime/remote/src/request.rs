@@ -13,7 +13,7 @@ use tokio::time::{Sleep, sleep, timeout};
 use super::callee::DEADLINE_MAX;
 use super::caller::{CallOutcome, CallTarget};
 use super::hub::Hub;
-use super::published::{LocalReply, Permit, TypedAcceptor};
+use super::published::{Acceptor, LocalReply, Permit, PublishedActor, TypedAcceptor};
 use super::{DEFAULT_DEADLINE, Receives, Refusal, RemoteError, RemoteMessage};
 use crate::id::NodeId;
 
@@ -100,16 +100,20 @@ impl<A> Remote<A> {
         let target = Target { hub: &self.hub, node: &self.node, name: &self.name };
         if target.is_local() {
             let (answer, permit) = target.deliver(message)?;
-            self.hub.runtime.spawn(async move {
-                // The handler holds the permit until it ends, but at most for the default deadline.
-                let _ = timeout(DEFAULT_DEADLINE, answer).await;
-                drop(permit);
-            });
+            let ended: Pin<Box<dyn Future<Output = ()> + Send>> =
+                Box::pin(async move { drop(answer.await) });
+            self.hub.runtime.spawn(hold_permit(ended, permit));
             return Ok(());
         }
         let outgoing = CallTarget { node: &self.node, actor: &self.name, deadline: None };
         self.hub.dispatch(&outgoing, &message).map(|_| ())
     }
+}
+
+/// Holds the permit of a message until its handler ends, but at most for the default deadline.
+async fn hold_permit(ended: Pin<Box<dyn Future<Output = ()> + Send>>, permit: Permit) {
+    let _ = timeout(DEFAULT_DEADLINE, ended).await;
+    drop(permit);
 }
 
 /// The destination of a message.
@@ -129,27 +133,38 @@ impl Target<'_> {
         &self,
         message: M,
     ) -> Result<(LocalReply<M>, Permit), RemoteError> {
+        let (acceptor, entry) = self.acceptor(M::NAME)?;
+        let typed = acceptor.as_any().downcast_ref::<TypedAcceptor<M>>();
+        let typed = typed.ok_or_else(|| self.other_type(M::NAME))?;
+        let permit = entry.permit().map_err(|why| self.refused(M::NAME, why))?;
+        Ok((typed.deliver(message), permit))
+    }
+
+    /// The local actor, and its acceptor of this kind of message.
+    fn acceptor(
+        &self,
+        message: &'static str,
+    ) -> Result<(Arc<dyn Acceptor>, Arc<PublishedActor>), RemoteError> {
         if self.hub.calls.is_closed() {
             return Err(RemoteError::Closed);
         }
         let no_actor =
             || RemoteError::NoActor { node: self.node.clone(), actor: self.name.to_string() };
         let entry = self.hub.directory.get(self.name).ok_or_else(no_actor)?;
-        let refused = |why| self.refused::<M>(why);
-        let accept = entry.get(M::NAME).ok_or_else(|| refused(Refusal::NotAccepted))?;
-        let typed = accept.as_any().downcast_ref::<TypedAcceptor<M>>().ok_or_else(|| {
-            let why = "another type is accepted under this name".to_owned();
-            RemoteError::Version { node: self.node.clone(), message: M::NAME, reason: why }
-        })?;
-        let permit = entry.permit().map_err(refused)?;
-        Ok((typed.deliver(message), permit))
+        let refused = || self.refused(message, Refusal::NotAccepted);
+        Ok((entry.get(message).ok_or_else(refused)?, entry))
     }
 
-    fn refused<M: RemoteMessage>(&self, why: Refusal) -> RemoteError {
+    fn other_type(&self, message: &'static str) -> RemoteError {
+        let reason = "another type is accepted under this name".to_owned();
+        RemoteError::Version { node: self.node.clone(), message, reason }
+    }
+
+    fn refused(&self, message: &'static str, why: Refusal) -> RemoteError {
         RemoteError::Refused {
             node: self.node.clone(),
             actor: self.name.to_string(),
-            message: M::NAME,
+            message,
             reason: why,
         }
     }
@@ -240,7 +255,7 @@ impl<M: RemoteMessage> Future for RemoteRequest<M> {
         let ended = match &mut this.state {
             CallState::Local { answer, sleep, .. } => match answer.as_mut().poll(cx) {
                 Poll::Ready(Ok(result)) => Ok(result),
-                Poll::Ready(Err(why)) => Err(this.target().refused::<M>(why)),
+                Poll::Ready(Err(why)) => Err(this.target().refused(M::NAME, why)),
                 Poll::Pending => {
                     ready!(sleep.as_mut().poll(cx));
                     Err(this.timed_out())

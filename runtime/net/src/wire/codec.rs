@@ -5,17 +5,17 @@
 //! neither streams nor peers.
 
 use bytes::Bytes;
-use rmp_serde::decode::{Deserializer, Error as DecodeError};
 use rmp_serde::encode::{Error as EncodeError, Serializer};
 use serde::{Deserialize, Serialize};
 
 use super::kind::{DATA_MAX, Encoding, Kind};
+use super::reader::{ReadError, Reader};
 use super::scan::{FrameDefect, scan};
 
 /// Greatest nesting depth of arrays and maps that is decoded.
 ///
-/// The default of rmp-serde, 1024, overflows the 2 MiB stack of a thread in a debug build. A depth
-/// of 64 leaves a margin of an order of magnitude.
+/// Decoding is recursive. A depth of 1024 overflows the 2 MiB stack of a thread in a debug build, and
+/// 64 leaves a margin of an order of magnitude.
 pub const DEPTH_MAX: usize = 64;
 
 /// The reason why bytes do not decode to a value, or a value does not encode.
@@ -155,6 +155,14 @@ pub fn decode_payload<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Wire
     decode_checked(PAYLOAD, DATA_MAX, bytes)
 }
 
+/// Decodes a value that this host has stored, of any length, with the other checks of [`decode`].
+///
+/// # Errors
+/// As [`decode`], without `UnknownKind` and `TooLong`.
+pub fn decode_stored<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, WireError> {
+    decode_checked("stored value", usize::MAX, bytes)
+}
+
 const PAYLOAD: &str = "payload";
 
 fn append(
@@ -165,6 +173,17 @@ fn append(
 ) -> Result<(), WireError> {
     let start = buffer.len();
     let written = write(buffer);
+    check_written(buffer, start, what, cap, written)
+}
+
+/// Checks what was appended to a buffer, and takes it back if it is not valid.
+fn check_written(
+    buffer: &mut Vec<u8>,
+    start: usize,
+    what: &str,
+    cap: usize,
+    written: Result<(), EncodeError>,
+) -> Result<(), WireError> {
     let len = buffer.len() - start;
     let failed = match written {
         Ok(()) if len <= cap => return Ok(()),
@@ -180,13 +199,16 @@ fn decode_checked<'a, T: Deserialize<'a>>(
     cap: usize,
     bytes: &'a [u8],
 ) -> Result<T, WireError> {
+    check(what, cap, bytes)?;
+    T::deserialize(&mut Reader::new(bytes)).map_err(|error| decode_error(what, error))
+}
+
+/// Checks a payload before it is decoded.
+fn check(what: &str, cap: usize, bytes: &[u8]) -> Result<(), WireError> {
     if bytes.len() > cap {
         return Err(WireError::TooLong { what: what.into(), len: bytes.len(), cap });
     }
-    scan(bytes).map_err(|fault| scan_error(what, fault))?;
-    let mut decoder = Deserializer::from_read_ref(bytes);
-    decoder.set_max_depth(DEPTH_MAX + 1); // the decoder refuses when its count reaches zero
-    T::deserialize(&mut decoder).map_err(|error| decode_error(what, error))
+    scan(bytes).map_err(|fault| scan_error(what, fault))
 }
 
 fn scan_error(what: &str, fault: FrameDefect) -> WireError {
@@ -201,14 +223,11 @@ fn scan_error(what: &str, fault: FrameDefect) -> WireError {
     }
 }
 
-fn decode_error(what: &str, error: DecodeError) -> WireError {
+fn decode_error(what: &str, error: ReadError) -> WireError {
     let what = what.into();
     match error {
-        DecodeError::DepthLimitExceeded => WireError::TooDeep { what },
-        DecodeError::InvalidMarkerRead(_) | DecodeError::InvalidDataRead(_) => {
-            WireError::Truncated { what }
-        }
-        other => WireError::Malformed { what, reason: other.to_string() },
+        ReadError::Truncated => WireError::Truncated { what },
+        ReadError::Other(reason) => WireError::Malformed { what, reason },
     }
 }
 

@@ -9,11 +9,12 @@ pub mod fuzz;
 #[doc(hidden)]
 pub mod golden;
 mod kind;
+mod reader;
 mod scan;
 
 pub use codec::{
-    DEPTH_MAX, WireError, decode, decode_payload, encode, encode_into, encode_named_into,
-    encode_payload, encode_payload_into,
+    DEPTH_MAX, WireError, decode, decode_payload, decode_stored, encode, encode_into,
+    encode_named_into, encode_payload, encode_payload_into,
 };
 pub use frame::{FRAME_MAX, Frame, HEADER_LEN, Header, HeaderError, WIRE_VERSION};
 pub use kind::{DATA_MAX, Encoding, INLINE_MAX, KINDS, Kind, KindInfo};

@@ -1,9 +1,8 @@
 //! Validates MessagePack bytes without building a value: one complete value, nested no deeper than
 //! allowed.
 //!
-//! This module does not know types. rmp-serde does not count the nesting of enum variants that wrap
-//! one value. A frame of a few kilobytes could therefore overflow the stack, which cannot be
-//! caught. Format: the MessagePack specification of 2013.
+//! This module does not know types. Decoding is recursive, so that a frame of a few kilobytes could
+//! overflow the stack, which cannot be caught. Format: the MessagePack specification of 2013.
 
 use super::codec::DEPTH_MAX;
 
