@@ -32,12 +32,12 @@ PYTHON = {"ray": "ray", "dask": "dask[distributed]"}
 DEPENDENCIES = {
     "springtide": ['springtide = "0.1"', 'tokio = { version = "1", features = ["macros", "rt"] }'],
     "kameo": [
+        'serde = { version = "1", features = ["derive"] }',
         'futures = "0.3"',
         'kameo = { version = "0.22", features = ["remote"] }',
         'tokio = { version = "1", features = ["macros", "process", "rt-multi-thread", "time"] }',
     ],
 }
-SERDE = 'serde = { version = "1", features = ["derive"] }'
 # The longest run of a program, in seconds.
 TIMEOUT = 120
 # A network with one address, on which multicast works.
@@ -85,7 +85,7 @@ def row(name, source, command, build, brought, megabytes, runs):
 
 def rust(name, work, flags, runs, paths):
     folder = work / f"squares-{name}"
-    outside.write_program(folder, SQUARES / f"{name}.rs", [SERDE, *DEPENDENCIES[name]], paths)
+    outside.write_program(folder, SQUARES / f"{name}.rs", DEPENDENCIES[name], paths)
     if not paths and subprocess.run(["cargo", "fetch", "-q"], cwd=folder).returncode:
         print(f"skipped: {name} cannot be fetched")
         return

@@ -12,6 +12,7 @@ const ROOMS: &[&str] = &[
     "runtime/forkjoin/src",
     "runtime/work/src",
     "runtime/base/src",
+    "runtime/macros/src",
     "runtime/metrics/src",
     "runtime/net/src",
     "runtime/remote/src",

@@ -10,44 +10,21 @@ use serde::{Deserialize, Serialize};
 use springtide::prelude::*;
 use springtide::{Error, JobEvent};
 
-#[derive(Serialize, Deserialize)]
-struct Square(u64);
-
-impl Task for Square {
-    type Output = u64;
-    const NAME: &'static str = "door.square";
-
-    fn run(self, _: &Context) -> Result<u64, Stop> {
-        Ok(self.0 * self.0)
-    }
+#[task(name = "door.square")]
+fn square(n: u64) -> u64 {
+    n * n
 }
 
 /// A task with an output of many bytes.
-#[derive(Serialize, Deserialize)]
-struct Fill(usize);
-
-impl Task for Fill {
-    type Output = String;
-    const NAME: &'static str = "door.fill";
-
-    fn run(self, _: &Context) -> Result<String, Stop> {
-        Ok("x".repeat(self.0))
-    }
+#[task(name = "door.fill")]
+fn fill(bytes: usize) -> String {
+    "x".repeat(bytes)
 }
 
-#[derive(Serialize, Deserialize)]
-struct Fail {
-    panics: bool,
-}
-
-impl Task for Fail {
-    type Output = ();
-    const NAME: &'static str = "door.fail";
-
-    fn run(self, _: &Context) -> Result<(), Stop> {
-        assert!(!self.panics, "no reason");
-        Err(Stop::fail("on purpose"))
-    }
+#[task(name = "door.fail")]
+fn fail(panics: bool) -> Result<(), Stop> {
+    assert!(!panics, "no reason");
+    Err(Stop::fail("on purpose"))
 }
 
 /// A task that lasts until it is halted.
@@ -120,7 +97,7 @@ async fn start_of<T>(job: &mut JobHandle<T>) {
 
 async fn check() -> Result<(), Error> {
     let grid = Grid::start("2x1").await?;
-    let squares: Vec<_> = (0..6).map(|n| grid.submit(Square(n)).max(1)).collect();
+    let squares: Vec<_> = (0..6).map(|n| grid.submit(square(n)).max(1)).collect();
     let mut handles = Vec::new();
     for square in squares {
         handles.push(square.await?);
@@ -130,8 +107,8 @@ async fn check() -> Result<(), Error> {
         shown.push(handle.await?.to_string());
     }
     println!("many at once: {}", shown.join(", "));
-    println!("a longer output: {} bytes", grid.run(Fill(3_000_000)).await?.len());
-    let sized = grid.submit(Square(7)).min(1).max(1).clusters(["del"]).await?;
+    println!("a longer output: {} bytes", grid.run(fill(3_000_000)).await?.len());
+    let sized = grid.submit(square(7)).min(1).max(1).clusters(["del"]).await?;
     println!("sized: {}", sized.await?);
 
     let mut job = grid.submit(Report).await?;
@@ -149,9 +126,9 @@ async fn check() -> Result<(), Error> {
     println!("events: {}", shown.join(", "));
     println!("outcome: {}", outcome.result);
 
-    let failed = grid.run(Fail { panics: false }).await;
+    let failed = grid.run(fail(false)).await;
     println!("failed: {}", failed.map_or_else(|error| error.to_string(), |()| "no".to_owned()));
-    let failed = grid.run(Fail { panics: true }).await;
+    let failed = grid.run(fail(true)).await;
     println!("panicked: {}", failed.map_or_else(|error| error.to_string(), |()| "no".to_owned()));
     if let Err(Error::NotRegistered { name }) = grid.run(Unknown).await {
         println!("not registered: {name}");
@@ -169,21 +146,21 @@ async fn check() -> Result<(), Error> {
     let mut sleeping = grid.submit(Sleep).await?;
     start_of(&mut sleeping).await;
     drop(sleeping);
-    println!("dropped, and the grid is free: {}", grid.run(Square(2)).await?);
+    println!("dropped, and the grid is free: {}", grid.run(square(2)).await?);
     let late = grid.submit(Sleep).deadline(Duration::from_millis(200)).await?;
     if let Err(error @ Error::Deadline { .. }) = late.await {
         println!("deadline: {error}");
     }
-    if let Err(Error::NotPlaced { .. }) = grid.submit(Square(1)).min(50).max(50).await?.await {
+    if let Err(Error::NotPlaced { .. }) = grid.submit(square(1)).min(50).max(50).await?.await {
         println!("too large: NotPlaced");
     }
 
     let blocking = grid.blocking();
-    let handle = blocking.submit(Square(6)).wait()?;
+    let handle = blocking.submit(square(6)).wait()?;
     println!("blocking: {}", handle.wait()?);
     let other = grid.clone();
     grid.close().await;
-    if let Err(error) = other.run(Square(1)).await {
+    if let Err(error) = other.run(square(1)).await {
         println!("ended: {error:?}");
     }
     Ok(())
@@ -191,7 +168,7 @@ async fn check() -> Result<(), Error> {
 
 async fn connect(file: &str) -> Result<String, Error> {
     let grid = Grid::connect(file).await?;
-    let square = grid.run(Square(9)).await?;
+    let square = grid.run(square(9)).await?;
     let nodes: Vec<_> = grid.nodes().await?.iter().map(ToString::to_string).collect();
     Ok(format!("{square} on {}", nodes.join(", ")))
 }
@@ -233,7 +210,7 @@ async fn main() -> Result<(), Error> {
     {
         println!("not yet: {error:?}");
     }
-    springtide::node(tasks![Square, Fill, Fail, Sleep, Forgets].job::<Report>());
+    springtide::node(tasks![square, fill, fail, Sleep, Forgets].job::<Report>());
     match (what.as_str(), file) {
         ("check", _) => check().await,
         ("connect", Some(file)) => {

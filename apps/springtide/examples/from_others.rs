@@ -25,27 +25,20 @@ fn sum_of_halves(numbers: &[u64]) -> u64 {
 // Ray and Dask
 
 /// A task, as a remote function of Ray or a delayed one of Dask.
-#[derive(Serialize, Deserialize)]
-struct Square(u64);
-
-impl Task for Square {
-    type Output = u64;
-    const NAME: &'static str = "square";
-
-    fn run(self, _: &Context) -> Result<u64, Stop> {
-        Ok(self.0 * self.0)
-    }
+#[task]
+fn square(x: u64) -> u64 {
+    x * x
 }
 
 /// As `ray.get([square.remote(i) for i in range(100)])`, or `client.gather(client.map(..))`.
 async fn squares(grid: &Grid) -> Result<Vec<u64>, springtide::Error> {
-    grid.map((0..100).map(Square)).await
+    grid.map((0..100).map(square)).await
 }
 
 /// As two `remote` calls, or two of `client.submit`, that run at the same time.
 async fn two_at_once(grid: &Grid) -> Result<u64, springtide::Error> {
-    let first = grid.submit(Square(20)).max(1).await?;
-    let second = grid.submit(Square(21)).max(1).await?;
+    let first = grid.submit(square(20)).max(1).await?;
+    let second = grid.submit(square(21)).max(1).await?;
     Ok(first.await? + second.await?)
 }
 
@@ -76,7 +69,7 @@ fn fib(n: u32) -> u64 {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), springtide::Error> {
-    springtide::node(tasks![Square, Fib]);
+    springtide::node(tasks![square, Fib]);
     let numbers: Vec<u64> = (1..=100_000).collect();
     println!("{} is the sum", sum_of_halves(&numbers));
     let grid = Grid::start("2x1").await?;

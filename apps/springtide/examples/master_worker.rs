@@ -1,24 +1,13 @@
 //! Master and workers: independent tasks, whose outputs arrive in order.
 
-use serde::{Deserialize, Serialize};
 use springtide::prelude::*;
 
 /// The task of a worker: how many primes are in a range?
-#[derive(Serialize, Deserialize)]
-struct CountPrimes {
-    from: u64,
-    below: u64,
-}
-
-impl Task for CountPrimes {
-    type Output = usize;
-    const NAME: &'static str = "count-primes";
-
-    fn run(self, cx: &Context) -> Result<usize, Stop> {
-        // A node that must leave stops here. Another one repeats the task.
-        cx.check()?;
-        Ok((self.from..self.below).filter(|&number| is_prime(number)).count())
-    }
+#[task]
+fn count_primes(cx: &Context, from: u64, below: u64) -> Result<usize, Stop> {
+    // A node that must leave stops here. Another one repeats the task.
+    cx.check()?;
+    Ok((from..below).filter(|&number| is_prime(number)).count())
 }
 
 fn is_prime(number: u64) -> bool {
@@ -27,9 +16,9 @@ fn is_prime(number: u64) -> bool {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), springtide::Error> {
-    springtide::node(tasks![CountPrimes]);
+    springtide::node(tasks![count_primes]);
     let grid = Grid::start("2x2").await?;
-    let ranges = (0..100).map(|part| CountPrimes { from: part * 2000, below: (part + 1) * 2000 });
+    let ranges = (0..100).map(|part| count_primes(part * 2000, (part + 1) * 2000));
     let counts = grid.map(ranges).await?;
     println!("{} primes in {} ranges", counts.iter().sum::<usize>(), counts.len());
     Ok(())

@@ -76,11 +76,79 @@ pub use embed::{
     Config, Error, Grid, GridBuilder, GridSource, JobEvent, JobEvents, JobHandle, JobSnapshot,
     NodeProgram, Progress, Runnable, Submission, blocking, join, node, run,
 };
+#[doc(hidden)]
+pub use serde;
 pub use springtide_cli::exit::{Exit, Failed};
 pub use springtide_runtime::forkjoin::Context as JoinContext;
 pub use springtide_runtime::id::NodeId;
 pub use springtide_runtime::remote::{Hub, Remote, RemoteError};
 pub use springtide_runtime::{malleable, mw, remote_message, share, spmd, work};
+
+/// Makes a task of a function: `#[task] fn square(x: u64) -> u64`.
+///
+/// The function becomes a type of the same name, whose values are calls: `square(7)` computes
+/// nothing, and is a [`Task`](prelude::Task) with the number 7. A grid runs it, or another task
+/// joins it. The arguments are what is sent to another node, so that the task owns them.
+///
+/// ```
+/// use springtide::prelude::*;
+///
+/// #[task]
+/// fn square(x: u64) -> u64 {
+///     x * x
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), springtide::Error> {
+/// springtide::node(tasks![square]);
+/// let grid = Grid::start("1x2").await?;
+/// assert_eq!(grid.run(square(7)).await?, 49);
+/// assert_eq!(grid.map((1..=5).map(square)).await?, [1, 4, 9, 16, 25]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// If the first argument is a [`&Context`](prelude::Context), the function gets that of the running
+/// task, and creates children with it. If the function returns a `Result`, the output of the task
+/// is the content, and an error fails the task:
+///
+/// ```
+/// use springtide::prelude::*;
+///
+/// /// A number of the Fibonacci sequence.
+/// #[task]
+/// fn fib(cx: &Context, n: u32) -> Result<u64, Stop> {
+///     if n < 2 {
+///         return Ok(n.into());
+///     }
+///     let (a, b) = cx.join(fib(n - 1), fib(n - 2))?;
+///     Ok(a + b)
+/// }
+///
+/// #[task(name = "sum of lines")]
+/// fn sum(lines: Vec<String>) -> Result<i64, std::num::ParseIntError> {
+///     lines.iter().map(|line| line.parse::<i64>()).sum()
+/// }
+///
+/// # fn main() -> Result<(), springtide::Error> {
+/// assert_eq!(springtide::run(fib(20), 2)?, 6765);
+/// assert_eq!(springtide::run(sum(vec!["1".to_owned(), "2".to_owned()]), 1)?, 3);
+/// let error = springtide::run(sum(vec!["one".to_owned()]), 1).unwrap_err();
+/// assert_eq!(error.to_string(), "task sum of lines at /0 failed: invalid digit found in string");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The task has the name of the function, or the one in `name`. Functions of other shapes are not
+/// tasks: those with borrowed arguments, generic, `async` or `unsafe` ones, and methods.
+///
+/// ```compile_fail
+/// #[springtide::task]
+/// fn length(text: &str) -> usize { // the task must own its text
+///     text.len()
+/// }
+/// ```
+pub use springtide_macros::task;
 
 /// The tasks of a program's nodes, as a [`NodeProgram`]: `tasks![Fib, Longest]`.
 ///

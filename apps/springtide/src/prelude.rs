@@ -1,6 +1,6 @@
 //! The items that a program of tasks needs: `use springtide::prelude::*`.
 
-pub use crate::{Grid, JobHandle, tasks};
+pub use crate::{Grid, JobHandle, task, tasks};
 
 /// The interface of a running task: its children, shared objects and reports.
 ///

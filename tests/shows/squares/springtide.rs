@@ -1,24 +1,16 @@
-use serde::{Deserialize, Serialize};
 use springtide::prelude::*;
 
-#[derive(Serialize, Deserialize)]
-struct Square(u64);
-
-impl Task for Square {
-    type Output = u64;
-    const NAME: &'static str = "square";
-
-    fn run(self, _: &Context) -> Result<u64, Stop> {
-        Ok(self.0 * self.0)
-    }
+#[task]
+fn square(x: u64) -> u64 {
+    x * x
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), springtide::Error> {
-    springtide::node(tasks![Square]);
+    springtide::node(tasks![square]);
     let grid = Grid::start("1x2").await?;
-    println!("first {}", grid.run(Square(7)).await?);
-    let squares = grid.map((0..1000).map(Square)).await?;
+    println!("first {}", grid.run(square(7)).await?);
+    let squares = grid.map((0..1000).map(square)).await?;
     println!("sum {}", squares.iter().sum::<u64>());
     Ok(())
 }

@@ -14,8 +14,8 @@ use super::scan::{FrameDefect, scan};
 
 /// Greatest nesting depth of arrays and maps that is decoded.
 ///
-/// Decoding is recursive. A depth of 1024 overflows the 2 MiB stack of a thread in a debug build, and
-/// 64 leaves a margin of an order of magnitude.
+/// Decoding is recursive, and a depth of 1024 overflows the 2 MiB stack of a thread in a debug
+/// build. A depth of 64 leaves a margin of an order of magnitude.
 pub const DEPTH_MAX: usize = 64;
 
 /// The reason why bytes do not decode to a value, or a value does not encode.

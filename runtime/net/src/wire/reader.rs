@@ -3,7 +3,7 @@
 //! It reads what rmp-serde writes, and accepts what the decoder of rmp-serde accepts. It exists for
 //! the size of programs. rmp-serde compiles its decoder of all of MessagePack for each type, which
 //! made a quarter of a debug build. This one compiles for a type only what the type can be:
-//! [`Reader::token`] reads bytes, and is compiled once.
+//! [`Reader::start`] reads bytes, and is compiled once.
 //!
 //! Format: the MessagePack specification of 2013, without its extension types.
 
@@ -33,7 +33,7 @@ impl serde::de::Error for ReadError {
 
 /// The start of a value. The elements of arrays and maps follow it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Token<'de> {
+enum ValueStart<'de> {
     Nil,
     Bool(bool),
     Unsigned(u64),
@@ -85,46 +85,46 @@ impl<'de> Reader<'de> {
         })
     }
 
-    fn text(&mut self, len: u32) -> Result<Token<'de>, ReadError> {
+    fn text(&mut self, len: u32) -> Result<ValueStart<'de>, ReadError> {
         let bytes = self.take(len as usize)?;
         let text = std::str::from_utf8(bytes);
-        text.map(Token::Str).map_err(|error| ReadError::Other(format!("a string has {error}")))
+        text.map(ValueStart::Str).map_err(|error| ReadError::Other(format!("a string has {error}")))
     }
 
     /// Reads the start of a value; all of it unless it is an array or a map.
-    fn token(&mut self) -> Result<Token<'de>, ReadError> {
+    fn start(&mut self) -> Result<ValueStart<'de>, ReadError> {
         let [marker] = self.number()?;
         if std::mem::take(&mut self.is_bare_byte) {
-            return Ok(Token::Unsigned(marker.into()));
+            return Ok(ValueStart::Unsigned(marker.into()));
         }
         Ok(match marker {
-            0x00..=0x7f => Token::Unsigned(marker.into()),
-            0xe0..=0xff => Token::Signed(marker.cast_signed().into()),
-            0x80..=0x8f => Token::Map((marker & 0x0f).into()),
-            0x90..=0x9f => Token::Array((marker & 0x0f).into()),
+            0x00..=0x7f => ValueStart::Unsigned(marker.into()),
+            0xe0..=0xff => ValueStart::Signed(marker.cast_signed().into()),
+            0x80..=0x8f => ValueStart::Map((marker & 0x0f).into()),
+            0x90..=0x9f => ValueStart::Array((marker & 0x0f).into()),
             0xa0..=0xbf => self.text((marker & 0x1f).into())?,
-            0xc0 => Token::Nil,
-            0xc2 | 0xc3 => Token::Bool(marker == 0xc3),
+            0xc0 => ValueStart::Nil,
+            0xc2 | 0xc3 => ValueStart::Bool(marker == 0xc3),
             0xc4..=0xc6 => {
                 let len = self.length(1 << (marker - 0xc4))?;
-                Token::Bytes(self.take(len as usize)?)
+                ValueStart::Bytes(self.take(len as usize)?)
             }
-            0xca => Token::Single(f32::from_be_bytes(self.number()?)),
-            0xcb => Token::Double(f64::from_be_bytes(self.number()?)),
-            0xcc => Token::Unsigned(u8::from_be_bytes(self.number()?).into()),
-            0xcd => Token::Unsigned(u16::from_be_bytes(self.number()?).into()),
-            0xce => Token::Unsigned(u32::from_be_bytes(self.number()?).into()),
-            0xcf => Token::Unsigned(u64::from_be_bytes(self.number()?)),
-            0xd0 => Token::Signed(i8::from_be_bytes(self.number()?).into()),
-            0xd1 => Token::Signed(i16::from_be_bytes(self.number()?).into()),
-            0xd2 => Token::Signed(i32::from_be_bytes(self.number()?).into()),
-            0xd3 => Token::Signed(i64::from_be_bytes(self.number()?)),
+            0xca => ValueStart::Single(f32::from_be_bytes(self.number()?)),
+            0xcb => ValueStart::Double(f64::from_be_bytes(self.number()?)),
+            0xcc => ValueStart::Unsigned(u8::from_be_bytes(self.number()?).into()),
+            0xcd => ValueStart::Unsigned(u16::from_be_bytes(self.number()?).into()),
+            0xce => ValueStart::Unsigned(u32::from_be_bytes(self.number()?).into()),
+            0xcf => ValueStart::Unsigned(u64::from_be_bytes(self.number()?)),
+            0xd0 => ValueStart::Signed(i8::from_be_bytes(self.number()?).into()),
+            0xd1 => ValueStart::Signed(i16::from_be_bytes(self.number()?).into()),
+            0xd2 => ValueStart::Signed(i32::from_be_bytes(self.number()?).into()),
+            0xd3 => ValueStart::Signed(i64::from_be_bytes(self.number()?)),
             0xd9..=0xdb => {
                 let len = self.length(1 << (marker - 0xd9))?;
                 self.text(len)?
             }
-            0xdc | 0xdd => Token::Array(self.length(2 << (marker - 0xdc))?),
-            0xde | 0xdf => Token::Map(self.length(2 << (marker - 0xde))?),
+            0xdc | 0xdd => ValueStart::Array(self.length(2 << (marker - 0xdc))?),
+            0xde | 0xdf => ValueStart::Map(self.length(2 << (marker - 0xde))?),
             0xc1 | 0xc7..=0xc9 | 0xd4..=0xd8 => {
                 return Err(ReadError::Other(format!("no value starts with byte {marker:#x}")));
             }
@@ -136,9 +136,9 @@ impl<'de> Reader<'de> {
         let mut left = 1_u64;
         while left > 0 {
             left -= 1;
-            left += match self.token()? {
-                Token::Array(len) => len.into(),
-                Token::Map(len) => 2 * u64::from(len),
+            left += match self.start()? {
+                ValueStart::Array(len) => len.into(),
+                ValueStart::Map(len) => 2 * u64::from(len),
                 _ => 0,
             };
         }
@@ -160,9 +160,9 @@ impl<'de> Reader<'de> {
     }
 
     fn sequence<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, ReadError> {
-        match self.token()? {
-            Token::Array(len) => self.array(len, visitor),
-            Token::Bytes(bytes) => {
+        match self.start()? {
+            ValueStart::Array(len) => self.array(len, visitor),
+            ValueStart::Bytes(bytes) => {
                 let mut reader = Reader::new(bytes);
                 let len = bytes.len() as u32;
                 let mut elements = Elements { reader: &mut reader, left: len, are_bytes: true };
@@ -175,53 +175,53 @@ impl<'de> Reader<'de> {
     }
 
     fn integer<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, ReadError> {
-        match self.token()? {
-            Token::Unsigned(number) => visitor.visit_u64(number),
-            Token::Signed(number) => visitor.visit_i64(number),
+        match self.start()? {
+            ValueStart::Unsigned(number) => visitor.visit_u64(number),
+            ValueStart::Signed(number) => visitor.visit_i64(number),
             other => Err(mismatch(other, &visitor)),
         }
     }
 
     fn float<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, ReadError> {
-        match self.token()? {
-            Token::Single(number) => visitor.visit_f32(number),
-            Token::Double(number) => visitor.visit_f64(number),
-            Token::Unsigned(number) => visitor.visit_u64(number),
-            Token::Signed(number) => visitor.visit_i64(number),
+        match self.start()? {
+            ValueStart::Single(number) => visitor.visit_f32(number),
+            ValueStart::Double(number) => visitor.visit_f64(number),
+            ValueStart::Unsigned(number) => visitor.visit_u64(number),
+            ValueStart::Signed(number) => visitor.visit_i64(number),
             other => Err(mismatch(other, &visitor)),
         }
     }
 
     fn string<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, ReadError> {
-        match self.token()? {
-            Token::Str(text) => visitor.visit_borrowed_str(text),
-            Token::Bytes(bytes) => visitor.visit_borrowed_bytes(bytes),
+        match self.start()? {
+            ValueStart::Str(text) => visitor.visit_borrowed_str(text),
+            ValueStart::Bytes(bytes) => visitor.visit_borrowed_bytes(bytes),
             other => Err(mismatch(other, &visitor)),
         }
     }
 
     /// Numbers of 128 bits are byte strings, the most significant byte first.
     fn wide(&mut self, expected: &dyn Expected) -> Result<[u8; 16], ReadError> {
-        let token = self.token()?;
-        match token {
-            Token::Bytes(bytes) => bytes.try_into().map_err(|_| mismatch(token, expected)),
+        let start = self.start()?;
+        match start {
+            ValueStart::Bytes(bytes) => bytes.try_into().map_err(|_| mismatch(start, expected)),
             other => Err(mismatch(other, expected)),
         }
     }
 }
 
-fn mismatch(token: Token<'_>, expected: &dyn Expected) -> ReadError {
-    let found = match token {
-        Token::Nil => Unexpected::Unit,
-        Token::Bool(value) => Unexpected::Bool(value),
-        Token::Unsigned(number) => Unexpected::Unsigned(number),
-        Token::Signed(number) => Unexpected::Signed(number),
-        Token::Single(number) => Unexpected::Float(number.into()),
-        Token::Double(number) => Unexpected::Float(number),
-        Token::Str(text) => Unexpected::Str(text),
-        Token::Bytes(bytes) => Unexpected::Bytes(bytes),
-        Token::Array(_) => Unexpected::Seq,
-        Token::Map(_) => Unexpected::Map,
+fn mismatch(start: ValueStart<'_>, expected: &dyn Expected) -> ReadError {
+    let found = match start {
+        ValueStart::Nil => Unexpected::Unit,
+        ValueStart::Bool(value) => Unexpected::Bool(value),
+        ValueStart::Unsigned(number) => Unexpected::Unsigned(number),
+        ValueStart::Signed(number) => Unexpected::Signed(number),
+        ValueStart::Single(number) => Unexpected::Float(number.into()),
+        ValueStart::Double(number) => Unexpected::Float(number),
+        ValueStart::Str(text) => Unexpected::Str(text),
+        ValueStart::Bytes(bytes) => Unexpected::Bytes(bytes),
+        ValueStart::Array(_) => Unexpected::Seq,
+        ValueStart::Map(_) => Unexpected::Map,
     };
     ReadError::invalid_type(found, expected)
 }
@@ -234,23 +234,23 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
-        match self.token()? {
-            Token::Nil => visitor.visit_unit(),
-            Token::Bool(value) => visitor.visit_bool(value),
-            Token::Unsigned(number) => visitor.visit_u64(number),
-            Token::Signed(number) => visitor.visit_i64(number),
-            Token::Single(number) => visitor.visit_f32(number),
-            Token::Double(number) => visitor.visit_f64(number),
-            Token::Str(text) => visitor.visit_borrowed_str(text),
-            Token::Bytes(bytes) => visitor.visit_borrowed_bytes(bytes),
-            Token::Array(len) => self.array(len, visitor),
-            Token::Map(len) => self.map(len, visitor),
+        match self.start()? {
+            ValueStart::Nil => visitor.visit_unit(),
+            ValueStart::Bool(value) => visitor.visit_bool(value),
+            ValueStart::Unsigned(number) => visitor.visit_u64(number),
+            ValueStart::Signed(number) => visitor.visit_i64(number),
+            ValueStart::Single(number) => visitor.visit_f32(number),
+            ValueStart::Double(number) => visitor.visit_f64(number),
+            ValueStart::Str(text) => visitor.visit_borrowed_str(text),
+            ValueStart::Bytes(bytes) => visitor.visit_borrowed_bytes(bytes),
+            ValueStart::Array(len) => self.array(len, visitor),
+            ValueStart::Map(len) => self.map(len, visitor),
         }
     }
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
-        match self.token()? {
-            Token::Bool(value) => visitor.visit_bool(value),
+        match self.start()? {
+            ValueStart::Bool(value) => visitor.visit_bool(value),
             other => Err(mismatch(other, &visitor)),
         }
     }
@@ -318,10 +318,10 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
     }
 
     fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
-        match self.token()? {
-            Token::Bytes(bytes) => visitor.visit_borrowed_bytes(bytes),
-            Token::Str(text) => visitor.visit_borrowed_str(text),
-            Token::Array(len) => self.array(len, visitor),
+        match self.start()? {
+            ValueStart::Bytes(bytes) => visitor.visit_borrowed_bytes(bytes),
+            ValueStart::Str(text) => visitor.visit_borrowed_str(text),
+            ValueStart::Array(len) => self.array(len, visitor),
             other => Err(mismatch(other, &visitor)),
         }
     }
@@ -332,15 +332,15 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
         if !self.is_bare_byte && self.rest.first() == Some(&0xc0) {
-            self.token()?;
+            self.start()?;
             return visitor.visit_none();
         }
         visitor.visit_some(self)
     }
 
     fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
-        match self.token()? {
-            Token::Nil => visitor.visit_unit(),
+        match self.start()? {
+            ValueStart::Nil => visitor.visit_unit(),
             other => Err(mismatch(other, &visitor)),
         }
     }
@@ -350,8 +350,8 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         _: &'static str,
         visitor: V,
     ) -> Result<V::Value, ReadError> {
-        match self.token()? {
-            Token::Nil | Token::Array(0) => visitor.visit_unit(),
+        match self.start()? {
+            ValueStart::Nil | ValueStart::Array(0) => visitor.visit_unit(),
             other => Err(mismatch(other, &visitor)),
         }
     }
@@ -386,8 +386,8 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
-        match self.token()? {
-            Token::Map(len) => self.map(len, visitor),
+        match self.start()? {
+            ValueStart::Map(len) => self.map(len, visitor),
             other => Err(mismatch(other, &visitor)),
         }
     }
@@ -398,9 +398,9 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, ReadError> {
-        match self.token()? {
-            Token::Array(len) => self.array(len, visitor),
-            Token::Map(len) => self.map(len, visitor),
+        match self.start()? {
+            ValueStart::Array(len) => self.array(len, visitor),
+            ValueStart::Map(len) => self.map(len, visitor),
             other => Err(mismatch(other, &visitor)),
         }
     }
@@ -411,11 +411,11 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, ReadError> {
-        let start = self.rest;
-        let has_content = match self.token()? {
-            Token::Map(1) => true,
-            Token::Str(_) | Token::Unsigned(_) | Token::Bytes(_) => {
-                self.rest = start;
+        let before = self.rest;
+        let has_content = match self.start()? {
+            ValueStart::Map(1) => true,
+            ValueStart::Str(_) | ValueStart::Unsigned(_) | ValueStart::Bytes(_) => {
+                self.rest = before;
                 false
             }
             other => return Err(mismatch(other, &visitor)),
@@ -424,10 +424,10 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
     }
 
     fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
-        match self.token()? {
-            Token::Str(text) => visitor.visit_borrowed_str(text),
-            Token::Bytes(bytes) => visitor.visit_borrowed_bytes(bytes),
-            Token::Unsigned(number) => visitor.visit_u64(number),
+        match self.start()? {
+            ValueStart::Str(text) => visitor.visit_borrowed_str(text),
+            ValueStart::Bytes(bytes) => visitor.visit_borrowed_bytes(bytes),
+            ValueStart::Unsigned(number) => visitor.visit_u64(number),
             other => Err(mismatch(other, &visitor)),
         }
     }
@@ -526,8 +526,8 @@ impl<'de> VariantAccess<'de> for Variant<'_, 'de> {
         if !self.has_content {
             return Ok(());
         }
-        match self.reader.token()? {
-            Token::Nil => Ok(()),
+        match self.reader.start()? {
+            ValueStart::Nil => Ok(()),
             other => Err(mismatch(other, &"nil, the content of a variant without fields")),
         }
     }
@@ -719,7 +719,7 @@ mod tests {
         T::deserialize(&mut Reader::new(bytes))
     }
 
-    /// Whatever is read from valid MessagePack is what rmp-serde reads from it.
+    /// Checks that what is read from valid MessagePack is what rmp-serde reads from it.
     fn agrees<T: DeserializeOwned + Debug + PartialEq>(bytes: &[u8]) {
         if scan(bytes).is_ok()
             && let Ok(value) = read::<T>(bytes)
