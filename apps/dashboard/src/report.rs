@@ -33,7 +33,7 @@ figure svg { width: 100%; height: auto; display: block; } figcaption { max-width
 @media (max-width: 700px) { figure { overflow-x: auto; } figure svg { min-width: 620px; } \
 figcaption, .keys { position: sticky; left: 0; } \
 .compared th[scope=row] { white-space: normal; min-width: 8em; } \
-.compared td { white-space: normal; overflow-wrap: anywhere; } } \
+.compared td { overflow-wrap: anywhere; } } \
 @media (prefers-color-scheme: dark) { figure svg, .keys i { \
 filter: brightness(1.4) saturate(.85); } }
 .keys { list-style: none; display: flex; flex-wrap: wrap; gap: 2px 14px; margin: 2px 0; \
@@ -44,7 +44,8 @@ vertical-align: middle; }
 text-align: left; white-space: normal; }
 .marks td:nth-child(-n+2) { text-align: right; white-space: nowrap; }
 .whole { grid-column: span 12; } .whole table { width: 100%; }
-.compared th:first-child { text-align: left; } .compared td { text-align: right; } \
+.compared th:first-child { text-align: left; } .compared td { text-align: right; \
+white-space: normal; } \
 .compared small { color: var(--dim); }
 ";
 
