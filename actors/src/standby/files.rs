@@ -5,6 +5,7 @@
 //! applied here. So the files contain nothing that another head could miss. Syncs of several
 //! threads share a record. This module does not know the stores.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -33,6 +34,8 @@ pub struct ChangeLog {
     member: Addr<StandbyMember>,
     /// Changes that no record has yet.
     pending: Mutex<Vec<FileChange>>,
+    /// The present paths of open files. A file stays open when it is renamed.
+    open: Mutex<BTreeMap<u64, String>>,
     /// Why nothing is appended any more. Held while a record is being committed.
     committing: Mutex<Option<String>>,
 }
@@ -45,8 +48,16 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 impl ChangeLog {
     /// The log of the member that acts as head `me` with this directory.
     pub fn new(dir: &Path, me: NodeId, member: Addr<StandbyMember>) -> Arc<Self> {
-        let (pending, committing) = Default::default();
-        Arc::new(Self { dir: dir.to_owned(), me, member, pending, committing })
+        let (pending, open, committing) = Default::default();
+        Arc::new(Self { dir: dir.to_owned(), me, member, pending, open, committing })
+    }
+
+    /// Opens a file for writing.
+    fn open(self: &Arc<Self>, path: String) -> Box<dyn OpenFile> {
+        let mut open = lock(&self.open);
+        let number = open.last_key_value().map_or(0, |(last, _)| last + 1);
+        open.insert(number, path);
+        Box::new(ReplicatedFile { number, log: Arc::clone(self) })
     }
 
     /// The directory of the head.
@@ -180,18 +191,19 @@ impl Files for ReplicatedFiles {
     fn create(&self, path: &Path) -> io::Result<Box<dyn OpenFile>> {
         let path = self.0.relative(path)?;
         self.0.add(FileChange::Create { path: path.clone() });
-        Ok(Box::new(ReplicatedFile { path, log: Arc::clone(&self.0) }))
+        Ok(self.0.open(path))
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn OpenFile>> {
         // Without such a file this fails.
         path.metadata()?;
-        let path = self.0.relative(path)?;
-        Ok(Box::new(ReplicatedFile { path, log: Arc::clone(&self.0) }))
+        Ok(self.0.open(self.0.relative(path)?))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let (from, to) = (self.0.relative(from)?, self.0.relative(to)?);
+        let mut open = lock(&self.0.open);
+        open.values_mut().filter(|path| **path == from).for_each(|path| path.clone_from(&to));
         self.0.add(FileChange::Rename { from, to });
         Ok(())
     }
@@ -211,18 +223,33 @@ impl Files for ReplicatedFiles {
 /// A file of the acting head that is open for writing.
 #[derive(Debug)]
 struct ReplicatedFile {
-    path: String,
+    /// The key of its path.
+    number: u64,
     log: Arc<ChangeLog>,
+}
+
+impl ReplicatedFile {
+    /// Adds changes of the file under its present path.
+    fn add(&self, changes: impl FnOnce(&str) -> Vec<FileChange>) {
+        let open = lock(&self.log.open);
+        changes(&open[&self.number]).into_iter().for_each(|change| self.log.add(change));
+    }
+}
+
+impl Drop for ReplicatedFile {
+    fn drop(&mut self) {
+        lock(&self.log.open).remove(&self.number);
+    }
 }
 
 impl OpenFile for ReplicatedFile {
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        appended(&self.path, offset, bytes).into_iter().for_each(|change| self.log.add(change));
+        self.add(|path| appended(path, offset, bytes));
         Ok(())
     }
 
     fn truncate(&mut self, length: u64) -> io::Result<()> {
-        self.log.add(FileChange::Truncate { path: self.path.clone(), length });
+        self.add(|path| vec![FileChange::Truncate { path: path.to_owned(), length }]);
         Ok(())
     }
 

@@ -227,7 +227,10 @@ impl Replica {
                         tracing::debug!("{described} is skipped: {error}");
                     }
                     applied => applied.map_err(|error| {
-                        io::Error::new(error.kind(), format!("record {index}: {error}"))
+                        io::Error::new(
+                            error.kind(),
+                            format!("record {index}: {described}: {error}"),
+                        )
                     })?,
                 }
             }

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use springtide_runtime::id::{Incarnation, JobId, Peer};
 use springtide_runtime::net::tls::{Ca, NODE_VALIDITY};
 use springtide_runtime::net::{MemoryNet, Net, NetConfig};
-use springtide_runtime::records::Disk;
+use springtide_runtime::records::{Disk, Files};
 use springtide_scheduler::standby::DurableState;
 
 use super::*;
@@ -315,6 +315,38 @@ async fn the_next_head_continues_with_the_store_of_a_dead_one() {
     }
 }
 
+/// The record log of a store writes a file under a temporary name, renames it and appends to it.
+#[actix::test]
+async fn a_file_stays_open_when_it_is_renamed() {
+    tokio::time::pause();
+    let all = TestMembers::of(0, true);
+    all.until(10, |acting| acting.len() == 1).await;
+    let first = all.acting()[0];
+    let (log, dir) = all.changes_of(first);
+    let (temporary, path) = (dir.join("jobs/a.tmp"), dir.join("jobs/a"));
+    on_thread(move || {
+        let files = ReplicatedFiles(log);
+        let mut file = files.create(&temporary).unwrap();
+        file.write(0, b"one, ").unwrap();
+        file.sync().unwrap();
+        files.rename(&temporary, &path).unwrap();
+        let mut later = files.create(&temporary).unwrap();
+        later.write(0, b"another file").unwrap();
+        file.write(5, b"two, three").unwrap();
+        file.truncate(8).unwrap();
+        file.sync().unwrap();
+    })
+    .await;
+    let there = all.files_of(other(first)).unwrap();
+    let texts = |dir: &PathBuf| {
+        let text = |name: &str| std::fs::read_to_string(dir.join("jobs").join(name));
+        Some((text("a").ok()?, text("a.tmp").ok()?))
+    };
+    let expected = Some(("one, two".to_owned(), "another file".to_owned()));
+    assert_eq!(texts(&all.files_of(first).unwrap()), expected);
+    all.until(10, |_| texts(&there) == expected).await;
+}
+
 #[actix::test]
 async fn files_of_other_commands_are_mirrored() {
     tokio::time::pause();
@@ -414,11 +446,11 @@ async fn rates_of_commits() {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
-    let own = dir.join(format!("{name}.files"));
+    let (own, alone) = (dir.join(format!("{name}.files")), dir.join("alone"));
+    [&own, &alone].iter().for_each(|dir| std::fs::create_dir_all(dir).unwrap());
     let log = ChangeLog::new(&own, name, member);
     let files = Arc::new(ReplicatedFiles(log));
     let two = on_thread(move || commit_rate(Store::open_with(&own, files).unwrap())).await;
-    let alone = dir.join("alone");
     let one =
         on_thread(move || commit_rate(Store::open_with(&alone, Arc::new(Disk)).unwrap())).await;
     println!("commits per second: {one:.0} with one head, {two:.0} with a second one");

@@ -24,6 +24,8 @@ const FRAMES_MAX: usize = 400;
 const BYTES_MAX: usize = 1_200_000;
 /// Maximum number of events in a report; of more, the first ones, and the number of others.
 const EVENTS_MAX: usize = 3000;
+/// Unit of the progress of a job that reports none.
+const ITERATIONS: &str = "iterations";
 
 /// The frames of a run in the page's format: `ticks`, `events`, and missing parts.
 pub fn frames(run_log: &RunLog) -> Value {
@@ -209,9 +211,11 @@ impl<'a> ReplayState<'a> {
             let sum: &mut ClusterTotals = self.look.clusters.entry(cluster.clone()).or_default();
             sum.workers = u32::try_from(members.len()).unwrap_or(u32::MAX);
         }
-        if self.look.progress.is_none() && self.look.iterations.0 > 0 {
+        // Decisions have the progress that the job reports itself.
+        let is_counted = self.look.progress.as_ref().is_none_or(|(_, unit)| unit == ITERATIONS);
+        if is_counted && self.look.iterations.0 > 0 {
             let progress = JobProgress { done: self.look.iterations.0, total: None };
-            self.look.progress = Some((progress, "iterations".to_owned()));
+            self.look.progress = Some((progress, ITERATIONS.to_owned()));
         }
         let mut snapshot = GridSnapshot::default();
         for (node, cluster) in &self.run_log.homes {
@@ -247,5 +251,49 @@ impl<'a> ReplayState<'a> {
         snapshot.workers.insert(self.job, workers);
         self.model.apply(at, snapshot);
         self.model.tick()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use springtide_runtime::id::Epoch;
+
+    use super::*;
+    use crate::runlog::TimedEvent;
+
+    #[test]
+    fn the_last_frame_has_all_iterations() {
+        let job = JobId(1);
+        let started = Event::JobStarted { job, name: "heat".to_owned(), epoch: Epoch(1) };
+        let detail = Value::Null;
+        let done = |iteration| Event::IterationDone {
+            job,
+            iteration,
+            wall_us: 100_000,
+            detail: detail.clone(),
+        };
+        let iterations = (0..40).map(|n| (0.1 * (n + 1) as f64, done(n)));
+        let moments = [(0.0, started)].into_iter().chain(iterations);
+        let run_log = RunLog {
+            file: PathBuf::new(),
+            run: "r".to_owned(),
+            moments: moments.map(|(at_s, event)| TimedEvent { at_s, event }).collect(),
+            decisions: Vec::new(),
+            homes: BTreeMap::new(),
+            gap: None,
+            manifest: None,
+            result: None,
+        };
+        let frames = frames(&run_log);
+        let counts: Vec<_> = frames["ticks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tick| tick["jobs"][0]["progress"][0].clone())
+            .collect();
+        assert_eq!(counts.last(), Some(&json!(40)), "{counts:?}");
+        assert_eq!(frames["ticks"][0]["jobs"][0]["progress"][2], ITERATIONS);
     }
 }
