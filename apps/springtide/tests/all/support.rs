@@ -1,5 +1,6 @@
 //! Runs the program and inspects its effects.
 
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -34,9 +35,25 @@ pub fn run(line: &[&str]) -> CommandOutput {
     finish(program(line))
 }
 
+/// Starts a program that a test may just have written. Until the children that other tests start at
+/// that moment execute their own programs, they have this one's file open for writing.
+fn retry_busy<T>(mut start: impl FnMut() -> io::Result<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        match start() {
+            Err(error)
+                if error.kind() == ErrorKind::ExecutableFileBusy && begin.elapsed() < LONG =>
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            started => return started.expect("the program starts"),
+        }
+    }
+}
+
 /// Runs a command to its end.
 pub fn finish(mut command: Command) -> CommandOutput {
-    let out = command.output().expect("the program starts");
+    let out = retry_busy(|| command.output());
     CommandOutput {
         code: out.status.code(),
         out: String::from_utf8(out.stdout).expect("text"),
@@ -52,7 +69,8 @@ impl RunningCommand {
     pub fn start(mut command: Command, dir: &Path) -> Self {
         let log = std::fs::File::create(dir.join("stderr.log")).unwrap();
         let out = std::fs::File::create(dir.join("stdout.log")).unwrap();
-        Self(command.stderr(log).stdout(out).spawn().expect("the program starts"))
+        command.stderr(log).stdout(out);
+        Self(retry_busy(|| command.spawn()))
     }
 
     /// Sends the program a signal, such as `TERM`.
