@@ -180,7 +180,7 @@ type FreedNode = (ClusterId, JobId, NodeUse, u32, bool);
 pub(super) struct ManagerState {
     pub(super) manager: Manager,
     /// Interval between polls without changes.
-    every: Duration,
+    pub(super) every: Duration,
     /// Time that a job for all nodes waits for absent ones.
     pub(super) start_wait: Duration,
     /// Time limit for the arrival of a starting job's nodes.

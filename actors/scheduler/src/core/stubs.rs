@@ -575,7 +575,9 @@ impl SchedulerCore {
 
     /// Unused stubs, with the times of their release.
     fn kept(&self) -> impl Iterator<Item = (NodeId, Instant)> {
-        self.nodes.iter().filter_map(|(id, node)| {
+        // Jobs that have returned are offered processors at the next poll.
+        let after_return = self.returning_at.map(|at| at + self.managing.every);
+        self.nodes.iter().filter_map(move |(id, node)| {
             let keep = self.sites.get(&node.cluster)?.on_demand.as_ref()?.keep;
             let since = node.since.filter(|_| node.reserved.is_none())?;
             let at = match node.state {
@@ -583,7 +585,7 @@ impl SchedulerCore {
                 PoolNodeState::Idle if node.drain.is_some() => since,
                 // A returning job may have been about to grow onto it.
                 PoolNodeState::Idle if !self.returning.is_empty() => return None,
-                PoolNodeState::Idle => self.returning_at.map_or(since, |at| since.max(at)) + keep,
+                PoolNodeState::Idle => since.max(after_return.unwrap_or(since)) + keep,
                 // Requested by an earlier scheduler, or restarting: it may wait for a processor
                 // forever.
                 PoolNodeState::Starting => since + self.managing.hold_timeout,
