@@ -522,7 +522,7 @@ impl ManagedWorld {
 }
 
 proptest! {
-    #![proptest_config(super::stubs::histories())]
+    #![proptest_config(super::stub_histories::histories())]
 
     /// The accounts and the nodes agree after every event, and all nodes are free in the end.
     #[test]

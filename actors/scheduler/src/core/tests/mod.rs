@@ -19,6 +19,7 @@ mod reserve;
 mod sites;
 mod standing;
 mod starts;
+mod stub_histories;
 mod stubs;
 mod table;
 
