@@ -8,6 +8,7 @@
 //! This module knows neither the files' contents nor the protocol.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Component, Path, PathBuf};
@@ -70,6 +71,21 @@ pub enum FileChange {
         /// The file.
         path: String,
     },
+}
+
+/// What changes, without the bytes.
+impl fmt::Display for FileChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Create { path } => write!(f, "{path} is created"),
+            Self::Append { path, offset, bytes } => {
+                write!(f, "{path} gets {} bytes at {offset}", bytes.len())
+            }
+            Self::Truncate { path, length } => write!(f, "{path} is cut to {length} bytes"),
+            Self::Rename { from, to } => write!(f, "{from} is renamed to {to}"),
+            Self::Remove { path } => write!(f, "{path} is removed"),
+        }
+    }
 }
 
 /// The contents of a record.
@@ -220,17 +236,13 @@ impl Replica {
             let is_mine = record.made_by.as_ref() == Some(&self.me);
             // Others than the head write these files, so that they may differ.
             let is_lenient = index <= self.repeated_until || record.made_by.is_some();
-            for change in record.changes.into_iter().filter(|_| !is_mine) {
-                let described = format!("{change:.120?}");
+            for change in record.changes.iter().filter(|_| !is_mine) {
                 match self.apply_change(change) {
                     Err(error) if is_lenient && error.kind() == io::ErrorKind::NotFound => {
-                        tracing::debug!("{described} is skipped: {error}");
+                        tracing::debug!("a change does not fit: {change}: {error}");
                     }
                     applied => applied.map_err(|error| {
-                        io::Error::new(
-                            error.kind(),
-                            format!("record {index}: {described}: {error}"),
-                        )
+                        io::Error::new(error.kind(), format!("record {index}: {change}: {error}"))
                     })?,
                 }
             }
@@ -250,33 +262,33 @@ impl Replica {
     }
 
     /// Applies a change. `NotFound`: it does not fit to the file.
-    fn apply_change(&mut self, change: FileChange) -> io::Result<()> {
+    fn apply_change(&mut self, change: &FileChange) -> io::Result<()> {
         match change {
             FileChange::Create { path } => {
-                let path = self.place(&path)?;
+                let path = self.place(path)?;
                 self.make_parent(&path)?;
                 private::make_file(&path)?;
                 private::give_to_owner(&path)?;
                 self.mark(&path);
             }
             FileChange::Append { path, offset, bytes } => {
-                let path = self.place(&path)?;
-                self.write(&path, offset, &bytes)?;
+                let path = self.place(path)?;
+                self.write(&path, *offset, bytes)?;
             }
             FileChange::Truncate { path, length } => {
-                let path = self.place(&path)?;
-                OpenOptions::new().write(true).open(&path)?.set_len(length)?;
+                let path = self.place(path)?;
+                OpenOptions::new().write(true).open(&path)?.set_len(*length)?;
                 self.mark(&path);
             }
             FileChange::Rename { from, to } => {
-                let (from, to) = (self.place(&from)?, self.place(&to)?);
+                let (from, to) = (self.place(from)?, self.place(to)?);
                 self.make_parent(&to)?;
                 fs::rename(&from, &to)?;
                 self.unsynced.remove(&from);
                 self.mark(&to);
             }
             FileChange::Remove { path } => {
-                let path = self.place(&path)?;
+                let path = self.place(path)?;
                 match fs::remove_file(&path) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                     _ => {}
@@ -310,7 +322,7 @@ impl Replica {
     pub fn write_copied(&mut self, path: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let place = self.place(path)?;
         if !place.exists() {
-            self.apply_change(FileChange::Create { path: path.to_owned() })?;
+            self.apply_change(&FileChange::Create { path: path.to_owned() })?;
         }
         let mut file = OpenOptions::new().write(true).open(&place)?;
         file.seek(SeekFrom::Start(offset))?;
@@ -325,7 +337,7 @@ impl Replica {
     /// The system's; or the path names no replicated file.
     pub fn cut_copied(&mut self, path: &str, length: Option<u64>) -> io::Result<()> {
         let path = path.to_owned();
-        self.apply_change(match length {
+        self.apply_change(&match length {
             Some(length) => FileChange::Truncate { path, length },
             None => FileChange::Remove { path },
         })

@@ -139,8 +139,7 @@ async fn the_other_head_takes_over_with_all_answered_records() {
     tokio::time::pause();
     for seed in 0..8 {
         let mut all = TestMembers::start(seed);
-        all.until(10, |acting| acting.len() == 1).await;
-        let first = all.acting()[0];
+        let first = all.acting_head().await;
         let mut answered = Vec::new();
         for number in 0..30 {
             let text = format!("record {number}");
@@ -169,8 +168,7 @@ async fn two_heads_that_are_cut_apart_never_act_both() {
     tokio::time::pause();
     for seed in 0..20 {
         let all = TestMembers::start(seed);
-        all.until(10, |acting| acting.len() == 1).await;
-        let first = all.acting()[0];
+        let first = all.acting_head().await;
         // Both live and reach the witness: the first one continues.
         all.cut(NAMES[0], NAMES[1], true);
         tokio::time::sleep(Duration::from_secs(20)).await;
@@ -205,8 +203,7 @@ async fn both_heads_have_the_same_files_after_deaths_and_copies() {
     tokio::time::pause();
     for seed in 0..4 {
         let mut all = TestMembers::of(seed, true);
-        all.until(10, |acting| acting.len() == 1).await;
-        let (mut number, mut first) = (0, all.acting()[0]);
+        let (mut number, mut first) = (0, all.acting_head().await);
         for round in 0..3 {
             // Snapshots replace the records of some rounds, so that files are copied.
             let bytes = if round == 1 { 300_000 } else { 1000 };
@@ -244,8 +241,7 @@ async fn both_heads_have_the_same_files_after_deaths_and_copies() {
 async fn a_head_without_its_log_copies_the_files_again() {
     tokio::time::pause();
     let mut all = TestMembers::of(1, true);
-    all.until(10, |acting| acting.len() == 1).await;
-    let first = all.acting()[0];
+    let first = all.acting_head().await;
     all.append_at(first, change(1, 10)).await.unwrap();
     all.until(10, |_| all.files(first) == all.files(other(first))).await;
     all.kill(first);
@@ -267,6 +263,12 @@ async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
 }
 
 impl TestMembers {
+    /// Waits until one head acts, and returns its name.
+    async fn acting_head(&self) -> &'static str {
+        self.until(10, |acting| acting.len() == 1).await;
+        self.acting()[0]
+    }
+
     /// The log of a head's changes, and its directory.
     fn changes_of(&self, name: &str) -> (Arc<ChangeLog>, PathBuf) {
         let dir = self.files_of(name).unwrap();
@@ -281,8 +283,7 @@ async fn the_next_head_continues_with_the_store_of_a_dead_one() {
     tokio::time::pause();
     for seed in 0..3 {
         let mut all = TestMembers::of(seed, true);
-        all.until(10, |acting| acting.len() == 1).await;
-        let first = all.acting()[0];
+        let first = all.acting_head().await;
         let (log, dir) = all.changes_of(first);
         let kept = Arc::clone(&log);
         let (last, store) = on_thread(move || {
@@ -320,8 +321,7 @@ async fn the_next_head_continues_with_the_store_of_a_dead_one() {
 async fn a_file_stays_open_when_it_is_renamed() {
     tokio::time::pause();
     let all = TestMembers::of(0, true);
-    all.until(10, |acting| acting.len() == 1).await;
-    let first = all.acting()[0];
+    let first = all.acting_head().await;
     let (log, dir) = all.changes_of(first);
     let (temporary, path) = (dir.join("jobs/a.tmp"), dir.join("jobs/a"));
     on_thread(move || {
@@ -351,8 +351,7 @@ async fn a_file_stays_open_when_it_is_renamed() {
 async fn files_of_other_commands_are_mirrored() {
     tokio::time::pause();
     let all = TestMembers::of(0, true);
-    all.until(10, |acting| acting.len() == 1).await;
-    let first = all.acting()[0];
+    let first = all.acting_head().await;
     let (log, dir) = all.changes_of(first);
     let write = move |path: &str, text: &str| {
         let path = dir.join(path);
