@@ -100,8 +100,7 @@ impl<A> Remote<A> {
         let target = Target { hub: &self.hub, node: &self.node, name: &self.name };
         if target.is_local() {
             let (answer, permit) = target.deliver(message)?;
-            let ended: Pin<Box<dyn Future<Output = ()> + Send>> =
-                Box::pin(async move { drop(answer.await) });
+            let ended = Box::pin(async move { drop(answer.await) });
             self.hub.runtime.spawn(hold_permit(ended, permit));
             return Ok(());
         }

@@ -1,9 +1,11 @@
 //! The decoder of MessagePack: values of any type from bytes.
 //!
-//! It reads what rmp-serde writes, and accepts what the decoder of rmp-serde accepts. It exists for
-//! the size of programs. rmp-serde compiles its decoder of all of MessagePack for each type, which
-//! made a quarter of a debug build. This one compiles for a type only what the type can be:
-//! [`Reader::start`] reads bytes, and is compiled once.
+//! It reads what rmp-serde writes, and refuses what the decoder of rmp-serde refuses. The exception:
+//! the elements of a byte string may be any type made of a number.
+//!
+//! It exists for the size of programs. rmp-serde compiles its decoder of all of MessagePack for each
+//! type. This one compiles for a type only what the type can be: [`Reader::start`] reads bytes, and
+//! is compiled once.
 //!
 //! Format: the MessagePack specification of 2013, without its extension types.
 
@@ -54,14 +56,14 @@ enum ValueStart<'de> {
 pub(super) struct Reader<'de> {
     /// The bytes that are not read yet.
     rest: &'de [u8],
-    /// Whether the next value is a bare byte: an element of a byte string that is read as an array.
-    is_bare_byte: bool,
+    /// Whether each byte is a value: these are the elements of a byte string, read as an array.
+    are_bare: bool,
 }
 
 impl<'de> Reader<'de> {
     /// A reader of one value. The caller has checked the depth of its nesting.
     pub(super) fn new(bytes: &'de [u8]) -> Self {
-        Self { rest: bytes, is_bare_byte: false }
+        Self { rest: bytes, are_bare: false }
     }
 
     fn take(&mut self, count: usize) -> Result<&'de [u8], ReadError> {
@@ -94,7 +96,7 @@ impl<'de> Reader<'de> {
     /// Reads the start of a value; all of it unless it is an array or a map.
     fn start(&mut self) -> Result<ValueStart<'de>, ReadError> {
         let [marker] = self.number()?;
-        if std::mem::take(&mut self.is_bare_byte) {
+        if self.are_bare {
             return Ok(ValueStart::Unsigned(marker.into()));
         }
         Ok(match marker {
@@ -146,14 +148,14 @@ impl<'de> Reader<'de> {
     }
 
     fn array<V: Visitor<'de>>(&mut self, len: u32, visitor: V) -> Result<V::Value, ReadError> {
-        let mut elements = Elements { reader: self, left: len, are_bytes: false };
+        let mut elements = Elements { reader: self, left: len };
         let value = visitor.visit_seq(&mut elements)?;
         elements.check_end(len)?;
         Ok(value)
     }
 
     fn map<V: Visitor<'de>>(&mut self, len: u32, visitor: V) -> Result<V::Value, ReadError> {
-        let mut entries = Elements { reader: self, left: len, are_bytes: false };
+        let mut entries = Elements { reader: self, left: len };
         let value = visitor.visit_map(&mut entries)?;
         entries.check_end(len)?;
         Ok(value)
@@ -163,12 +165,8 @@ impl<'de> Reader<'de> {
         match self.start()? {
             ValueStart::Array(len) => self.array(len, visitor),
             ValueStart::Bytes(bytes) => {
-                let mut reader = Reader::new(bytes);
-                let len = bytes.len() as u32;
-                let mut elements = Elements { reader: &mut reader, left: len, are_bytes: true };
-                let value = visitor.visit_seq(&mut elements)?;
-                elements.check_end(len)?;
-                Ok(value)
+                let mut elements = Reader { rest: bytes, are_bare: true };
+                elements.array(bytes.len() as u32, visitor)
             }
             other => Err(mismatch(other, &visitor)),
         }
@@ -331,7 +329,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
-        if !self.is_bare_byte && self.rest.first() == Some(&0xc0) {
+        if !self.are_bare && self.rest.first() == Some(&0xc0) {
             self.start()?;
             return visitor.visit_none();
         }
@@ -414,12 +412,13 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         let before = self.rest;
         let has_content = match self.start()? {
             ValueStart::Map(1) => true,
-            ValueStart::Str(_) | ValueStart::Unsigned(_) | ValueStart::Bytes(_) => {
-                self.rest = before;
-                false
-            }
+            ValueStart::Str(_) | ValueStart::Bytes(_) => false,
+            ValueStart::Unsigned(_) if !self.are_bare => false,
             other => return Err(mismatch(other, &visitor)),
         };
+        if !has_content {
+            self.rest = before;
+        }
         visitor.visit_enum(Variant { reader: self, has_content })
     }
 
@@ -442,8 +441,6 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
 struct Elements<'a, 'de> {
     reader: &'a mut Reader<'de>,
     left: u32,
-    /// Whether the elements are bare bytes of a byte string.
-    are_bytes: bool,
 }
 
 impl Elements<'_, '_> {
@@ -465,7 +462,6 @@ impl<'de> SeqAccess<'de> for Elements<'_, 'de> {
     ) -> Result<Option<S::Value>, ReadError> {
         let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
         self.left = left;
-        self.reader.is_bare_byte = self.are_bytes;
         seed.deserialize(&mut *self.reader).map(Some)
     }
 
@@ -774,6 +770,7 @@ mod tests {
             agrees::<Option<f64>>(&bytes);
             agrees::<(u8, String)>(&bytes);
             agrees::<Vec<u8>>(&bytes);
+            agrees::<Vec<Letter>>(&bytes);
             agrees::<BTreeMap<String, i64>>(&bytes);
             agrees::<serde_bytes::ByteBuf>(&bytes);
         }
@@ -784,6 +781,9 @@ mod tests {
         assert_eq!(read::<Vec<u16>>(b"\xc4\x03\x00\xc0\xff").unwrap(), [0, 0xc0, 0xff]);
         assert_eq!(read::<[Option<u8>; 2]>(b"\xc4\x02\xc0\x01").unwrap(), [Some(0xc0), Some(1)]);
         assert!(read::<Vec<String>>(b"\xc4\x01a").is_err());
+        // As rmp-serde, which reads the number of a variant elsewhere.
+        assert!(read::<Vec<Letter>>(b"\xc4\x01\x00").is_err());
+        assert_eq!(read::<Vec<Letter>>(b"\x91\x00").unwrap(), [Letter::A]);
         assert!(read::<[u8; 2]>(b"\xc4\x03abc").is_err());
     }
 
