@@ -28,6 +28,12 @@ impl Modelled {
         let one: u64 = (0..self.leaves).map(|leaf| length_us(self.leaf_us, leaf)).sum();
         Duration::from_micros(one * u64::from(self.rounds))
     }
+
+    /// The length of the longest leaf.
+    pub fn longest(&self) -> Duration {
+        let longest = (0..self.leaves).map(|leaf| length_us(self.leaf_us, leaf)).max();
+        Duration::from_micros(longest.unwrap_or_default())
+    }
 }
 
 /// A pseudo-random number from a seed.

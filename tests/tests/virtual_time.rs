@@ -132,3 +132,29 @@ fn cluster_aware_stealing_hides_wide_area_latency_and_random_stealing_does_not()
         assert!(random <= aware - 0.15, "cluster-aware {aware:.3}, random {random:.3}");
     }
 }
+
+/// A task that was stolen for a thread which then found other work goes to another thread: no
+/// iteration takes longer than Graham's bound for any schedule without needless waits, but for the
+/// time of the steals.
+#[test]
+fn long_tasks_do_not_wait_for_busy_threads_while_others_are_idle() {
+    let rounds = 20;
+    for (threads, leaves) in [(2, 13), (3, 11), (4, 21)] {
+        let job = Modelled { rounds, leaves, leaf_us: 2_000_000 };
+        let shape = |seed| VirtualGridConfig::of(&[1, 2, 2], threads, seed);
+        let threads = 5.0 * threads as f64;
+        let longest = job.longest().as_secs_f64();
+        let work = job.work().as_secs_f64() / f64::from(rounds);
+        let bound =
+            f64::from(rounds) * (work / threads + longest * (threads - 1.0) / threads + 0.5);
+        for seed in 1..=5 {
+            let run = run(&shape(seed), job.clone());
+            run.outcome.expect("no failure");
+            let wall = run.wall.as_secs_f64();
+            println!(
+                "{threads} threads, {leaves} leaves, seed {seed}: {wall:.1} s of {bound:.1} s"
+            );
+            assert!(wall <= bound, "{threads} threads, {leaves} leaves, seed {seed}");
+        }
+    }
+}

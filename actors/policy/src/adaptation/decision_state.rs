@@ -164,6 +164,7 @@ impl<'a> DecisionState<'a> {
             None => {}
         }
         self.memory.trial = Some(trial);
+        self.memory.size_before_guess = None;
         self.cool_down();
     }
 
@@ -259,6 +260,7 @@ impl<'a> DecisionState<'a> {
             aim,
             tick: self.memory.tick,
             before: self.measured(),
+            speed: self.all.speed,
             prediction,
             lost: 0.0,
             removed: Processors::ZERO,

@@ -79,9 +79,14 @@ pub(super) fn before_measurement(turn: &mut DecisionState<'_>) -> bool {
         .map_or(Processors::MAX, |parallelism| size_at(parallelism, turn.settings.e_min));
     let most = most.saturating_sub(turn.expected).clamp(count, room);
     add_request(turn, count, most, Aim::Grow, None);
-    // There is no measurement to compare a prediction with.
-    turn.cool_down();
+    guess(turn, n);
     true
+}
+
+/// Ends a request without a measurement to compare a prediction with: there is no trial.
+fn guess(turn: &mut DecisionState<'_>, before: Processors) {
+    turn.memory.size_before_guess.get_or_insert(before);
+    turn.cool_down();
 }
 
 /// Replaces lost capacity within the band, or below it to undo a harmful removal. Returns whether
@@ -176,8 +181,7 @@ fn ask_up_to(turn: &mut DecisionState<'_>, count: Processors, most: Processors, 
     }
     add_request(turn, count, most.min(room), aim, None);
     if turn.is_before_first_iteration() {
-        // There is no measurement to compare a prediction with.
-        return turn.cool_down();
+        return guess(turn, turn.staying);
     }
     let prediction = predict(turn, count);
     if aim == Aim::Refill && turn.extend_trial(prediction) {

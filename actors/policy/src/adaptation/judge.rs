@@ -71,7 +71,9 @@ fn conclude(turn: &mut DecisionState<'_>, trial: Trial, observed: Measured) {
     let gain = predicted.useful - before.useful;
     let grew = matches!(aim, Aim::Grow | Aim::Refill | Aim::Migrate);
     let poor = observed.efficiency < turn.settings.e_min;
-    if grew && (shrink::is_held_up(turn) || poor && shrink::is_link_suspect(turn)) {
+    let new_are_slow = aim == Aim::Grow && are_new_nodes_slow(turn, &trial);
+    let is_held_up = !new_are_slow && shrink::is_held_up(turn);
+    if grew && (is_held_up || poor && shrink::is_link_suspect(turn)) {
         // All nodes may wait for that node or for tasks behind that link, regardless of the new
         // nodes.
         turn.add_reason(Reason::Unjudged { aim, overtaken: true });
@@ -100,12 +102,13 @@ fn conclude(turn: &mut DecisionState<'_>, trial: Trial, observed: Measured) {
             trial.lost <= NOISE * before.useful || observed.useful >= least - NOISE * others
         }
     };
-    if grew && !helped && shrink::has_slow(turn) {
+    let harm = aim == Aim::Grow && !helped && useful < (1.0 - NOISE) * before.useful;
+    let other_is_slow = grew && !helped && !new_are_slow && shrink::has_slow(turn);
+    if other_is_slow && !harm {
         // The node may have become slow since; another rule handles that.
         turn.add_reason(Reason::Unjudged { aim, overtaken: true });
         return;
     }
-    let harm = aim == Aim::Grow && !helped && useful < (1.0 - NOISE) * before.useful;
     if harm && !trial.doubted {
         // An external load may have started at the same time, and shows in speeds later. One
         // judgement removes no node.
@@ -114,9 +117,22 @@ fn conclude(turn: &mut DecisionState<'_>, trial: Trial, observed: Measured) {
             Some(Trial { doubted: true, seen: 0, efficiency: 0.0, useful: 0.0, ..trial });
         return;
     }
+    if harm {
+        turn.memory.excess = observed.processors.saturating_sub(before.processors);
+    }
+    if other_is_slow {
+        // That node goes, whether it or the growth did harm.
+        turn.add_reason(Reason::Unjudged { aim, overtaken: true });
+        return;
+    }
     turn.add_reason(Reason::Judged { aim, before, predicted, observed, helped });
     if let Some(which) = trial.term {
         learn_weight(turn, which, helped);
+    }
+    let is_faster = observed.useful > (1.0 + NOISE) * before.useful;
+    if aim == Aim::Shrink && helped && is_faster {
+        // The removed nodes delayed the others, and so would new ones.
+        limit(turn, true, true, &observed);
     }
     if helped {
         return;
@@ -124,9 +140,6 @@ fn conclude(turn: &mut DecisionState<'_>, trial: Trial, observed: Measured) {
     match aim {
         Aim::Grow => {
             limit(turn, true, harm, &before);
-            if harm {
-                turn.memory.excess = observed.processors.saturating_sub(before.processors);
-            }
         }
         Aim::Refill => {
             turn.memory.refill = None;
@@ -150,6 +163,17 @@ fn conclude(turn: &mut DecisionState<'_>, trial: Trial, observed: Measured) {
 /// Speed of the fastest processor, the reference of efficiency.
 fn fastest(measured: &Measured) -> f64 {
     measured.useful / (f64::from(measured.processors) * measured.efficiency)
+}
+
+/// Whether the processors that joined since a trial's start are slow against the earlier ones.
+///
+/// Their speed is the difference between the sums of speeds. A node that became slow since reduces
+/// it too, by little where several joined.
+fn are_new_nodes_slow(turn: &DecisionState<'_>, trial: &Trial) -> bool {
+    let before = f64::from(trial.before.processors);
+    let new = f64::from(turn.all.counted) - before;
+    let slow = turn.settings.slow_below * trial.speed / before;
+    new > 0.0 && trial.speed > 0.0 && turn.all.speed - trial.speed < slow * new
 }
 
 /// Raises the weight of the term that chose the nodes if the choice helped, else lowers it.

@@ -95,6 +95,9 @@ pub struct Trial {
     pub tick: u64,
     /// State at the decision.
     pub before: Measured,
+    /// Sum of the processors' speeds at the decision; 0 if unknown.
+    #[serde(default)]
+    pub speed: f64,
     /// State that the decision predicted.
     pub prediction: Prediction,
     /// Useful speed of the removed nodes at their removal.
@@ -277,6 +280,9 @@ pub struct Memory {
     pub iteration_tick: u64,
     /// Whether the job got nodes before its first iteration was complete.
     pub grew_before_first_iteration: bool,
+    /// Size before the job grew without a measurement, until another change of its size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size_before_guess: Option<Processors>,
     /// The policy's own clock: sum of the decided periods, in seconds.
     pub clock_s: f64,
     /// The learned coefficients of badness.
@@ -399,6 +405,7 @@ impl Memory {
             iteration_from: 0,
             iteration_tick: 0,
             grew_before_first_iteration: false,
+            size_before_guess: None,
             clock_s: 0.0,
             weights: settings.weights,
             max_speed: None,
@@ -473,10 +480,11 @@ impl Memory {
         self.measured.iter_mut().for_each(measured);
         self.last_good.iter_mut().for_each(|good| convert(&mut good.speed));
         self.refill.iter_mut().for_each(|refill| convert(&mut refill.to.speed));
-        if let Some(Trial { before, prediction, lost, useful, requirements, .. }) = &mut self.trial
+        if let Some(Trial { before, speed, prediction, lost, useful, requirements, .. }) =
+            &mut self.trial
         {
             [before, prediction].into_iter().for_each(measured);
-            [lost, useful].into_iter().for_each(convert);
+            [speed, lost, useful].into_iter().for_each(convert);
             requirements.min_speed.iter_mut().for_each(convert);
         }
         if let Some(Migration { before, prediction, .. }) = &mut self.migration {

@@ -138,6 +138,8 @@ mod model;
 #[cfg(test)]
 mod tests_doubt;
 #[cfg(test)]
+mod tests_guesses;
+#[cfg(test)]
 mod tests_open_points;
 #[cfg(test)]
 mod tests_phases;
@@ -192,8 +194,9 @@ pub fn decide(
         return (Decision { reasons: vec![reason], flags, ..Decision::default() }, memory.clone());
     }
     let mut memory = memory.clone();
+    let is_new_epoch = memory.tick > 0 && snapshot.epoch > memory.epoch;
     // After an ordered move of the root, no node waits for lost results.
-    let fell_over = memory.tick > 0 && snapshot.epoch > memory.epoch && memory.root_move.is_none();
+    let fell_over = is_new_epoch && memory.root_move.is_none();
     (memory.epoch, memory.period) = (snapshot.epoch, snapshot.period);
     memory.tick += 1;
     if number::is_rate(snapshot.period_s) {
@@ -208,6 +211,9 @@ pub fn decide(
     let snapshot = presumed.as_ref().unwrap_or(snapshot);
     let snapshot = &links::complete(snapshot, &mut memory, settings);
     let mut turn = DecisionState::new(snapshot, memory, settings);
+    if is_new_epoch {
+        observe::mark_new_root(&mut turn);
+    }
     observe::mark_unsettled(&mut turn, fell_over);
     observe::observe(&mut turn);
     judge::judge(&mut turn);

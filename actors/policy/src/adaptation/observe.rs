@@ -110,6 +110,13 @@ fn estimate_iterations(turn: &mut DecisionState<'_>) {
     }
 }
 
+/// Marks the start of a root that continues from a checkpoint: the nodes get new tasks, so earlier
+/// periods say nothing about this one.
+pub(super) fn mark_new_root(turn: &mut DecisionState<'_>) {
+    turn.memory.below = 0;
+    turn.mark_mixed();
+}
+
 /// Marks periods in which measurements reflect a recovery.
 ///
 /// This is so shortly after a loss or after the root's node was lost (`fell_over`), and while

@@ -104,7 +104,9 @@ pub(super) fn below(turn: &mut DecisionState<'_>, efficiency: f64) {
     if wanted == n {
         return turn.add_reason(Reason::BestSize { processors: n });
     }
-    let most = n.saturating_sub(least);
+    // Growth before any measurement was a guess. A job that cannot use it may return to its size.
+    let guess = turn.memory.size_before_guess.filter(|&size| size < least);
+    let most = n.saturating_sub(guess.unwrap_or(least));
     remove(turn, n.saturating_sub(wanted), most, RemovalScope::Worst);
 }
 
@@ -226,6 +228,12 @@ fn suspects(turn: &DecisionState<'_>) -> (Vec<Suspect>, Vec<Reason>) {
         if let Some((node, share)) = straggler {
             let cluster = (*id).clone();
             cleared.push(Reason::LinkInDoubt { cluster, inter, node: node.clone(), share });
+            continue;
+        }
+        let has_worked = cluster.presumed < cluster.counted;
+        if exceptional && !full && has_worked && turn.is_before_first_iteration() {
+            // At the end of an iteration, fast clusters wait for the last tasks of slow ones.
+            cleared.push(Reason::Partial { first: true });
             continue;
         }
         let blamed = if exceptional {

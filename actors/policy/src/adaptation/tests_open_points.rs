@@ -105,6 +105,7 @@ fn open_point_3_the_sum_and_the_jump() {
         aim: Aim::Shrink,
         tick: 0,
         before: Measured { processors: 4.into(), efficiency: 0.22, useful: 3.5 },
+        speed: 0.0,
         prediction: Measured { processors: 3.into(), efficiency: 1.0, useful: 3.5 },
         lost: 2.0,
         removed: 1.into(),

@@ -136,6 +136,7 @@ fn weights_stay_within_bounds() {
                 aim: Aim::Cure,
                 tick: case.memory.tick.saturating_sub(3),
                 before: Measured { processors: 8.into(), efficiency: 0.2, useful: 1.6 },
+                speed: 0.0,
                 prediction: Measured::default(),
                 lost: if helped { 0.0 } else { 1.6 },
                 removed: 4.into(),

@@ -216,11 +216,15 @@ impl<'w> Context<'w> {
     /// Spends modelled compute time: the thread sleeps (in virtual time under simulation) and
     /// counts as working.
     ///
+    /// The time passes as in code that computes without calls into the runtime: a halt ends it no
+    /// earlier, and a task that then ends has a valid output.
+    ///
     /// # Errors
-    /// A halt during that time.
+    /// A halt before that time.
     pub fn spend_modelled_time(&self, time: Duration) -> Result<(), Stop> {
+        self.check()?;
         self.worker().model(time);
-        self.check()
+        Ok(())
     }
 
     /// Saves a state from which another root continues if this one is lost with its node or moves.

@@ -213,7 +213,10 @@ impl Pool {
         self.shared.reclaim(lease.into()).is_some()
     }
 
-    pub(crate) fn reclaim_from(&self, lost: impl Fn(&Peer) -> bool) -> Vec<(Peer, TaskIdentity)> {
+    pub(crate) fn reclaim_from(
+        &self,
+        lost: impl Fn(&Peer, &TaskIdentity) -> bool,
+    ) -> Vec<(Peer, TaskIdentity)> {
         self.shared.reclaim_from(lost)
     }
 
@@ -253,6 +256,10 @@ impl Pool {
 
     pub(crate) fn take_back(&self, owner: &Peer, path: &TaskPath) -> Option<Incoming> {
         self.shared.take_back(owner, path)
+    }
+
+    pub(crate) fn take_incoming(&self, fits: impl Fn(&Incoming) -> bool) -> Option<Incoming> {
+        self.shared.take_incoming(fits)
     }
 
     pub(crate) fn take_all_incoming(&self, fits: impl Fn(&Incoming) -> bool) -> Vec<Incoming> {

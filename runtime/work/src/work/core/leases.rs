@@ -49,9 +49,12 @@ impl PoolState {
         self.complete(id.into(), Delivery::new(end)).map(|lease| lease.task)
     }
 
-    /// Reclaims all tasks leased to thieves that `lost` matches. Returns them with their holders.
-    pub(crate) fn reclaim_from(&self, lost: impl Fn(&Peer) -> bool) -> Vec<(Peer, TaskIdentity)> {
-        let of_lost = |key, lease: &Lease| lost(&lease.thief).then_some(key);
+    /// Reclaims all leased tasks that `lost` matches. Returns them with their holders.
+    pub(crate) fn reclaim_from(
+        &self,
+        lost: impl Fn(&Peer, &TaskIdentity) -> bool,
+    ) -> Vec<(Peer, TaskIdentity)> {
+        let of_lost = |key, lease: &Lease| lost(&lease.thief, &lease.task).then_some(key);
         let keys = self.leases().read_all(of_lost);
         let leases = keys.into_iter().filter_map(|key| self.reclaim(key));
         leases.map(|Lease { task, thief }| (thief, task)).collect()

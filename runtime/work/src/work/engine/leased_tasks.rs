@@ -10,7 +10,6 @@ impl EngineCore {
     pub(super) fn on_steal_request(&self, from: &Peer, request: StealRequest) {
         let pool = self.pool_ref();
         let StealRequest { id, awaited, .. } = request;
-        let start = self.next_deque.fetch_add(1, Ordering::Relaxed);
         let gives = {
             let mut state = self.state();
             // No event would reclaim a task from a node that is not a member (no longer, or not
@@ -22,16 +21,7 @@ impl EngineCore {
             }
             !state.leaving && member
         };
-        let export = if gives { pool.export(from, awaited.as_ref(), start) } else { None };
-        let task = export.map(|export| StolenTask {
-            lease: export.lease,
-            result_locations: self.locations_below(&export.task),
-            start: export.task.start,
-            path: export.task.path,
-            name: export.task.name,
-            needs: export.encoded.needs,
-            body: export.encoded.body,
-        });
+        let task = if gives { self.export(from, awaited.as_ref()) } else { None };
         let scope = self.state().thief.scope_of(&from.node);
         if task.is_none()
             && let Some(path) = &awaited
@@ -52,6 +42,7 @@ impl EngineCore {
             (Some(_), Ok(())) => self.state().waiting_thieves.remove_waiting(&from.node),
             (None, _) => {
                 if awaited.is_none() {
+                    self.return_overdue(Instant::now());
                     self.state().waiting_thieves.add_waiting(&from.node, scope);
                     // There may be work by now; otherwise the pool must notify the engine of the
                     // next.
@@ -61,6 +52,51 @@ impl EngineCore {
                 }
             }
         }
+    }
+
+    /// Returns a task of another node that has waited too long for a thread, since a thief asks.
+    ///
+    /// The threads took other tasks while it was under way. A thief cannot steal it from here, but
+    /// from its owner.
+    fn return_overdue(&self, now: Instant) {
+        let overdue: Vec<(NodeId, LeaseId)> = {
+            let state = self.state();
+            let is_overdue = |stolen: &Stolen| {
+                // A leaving owner cannot give it to another.
+                let goes = !stolen.process && state.view.stays(&stolen.owner.node);
+                goes && now.saturating_duration_since(stolen.since) >= START_WAIT_MAX
+            };
+            let overdue = state.stolen.iter().filter(|(_, stolen)| is_overdue(stolen));
+            overdue.map(|(key, _)| key.clone()).collect()
+        };
+        if overdue.is_empty() {
+            return;
+        }
+        let unstarted = self
+            .pool_ref()
+            .take_incoming(|task| overdue.contains(&(task.owner.node.clone(), task.lease)));
+        let Some(Incoming { owner, lease, .. }) = unstarted else { return };
+        let stolen = self.state().stolen.remove(&(owner.node.clone(), lease));
+        if let Some(stolen) = stolen {
+            self.state().count_event("a task that waits for a thread goes back");
+            self.return_stolen(&owner, lease, stolen);
+        }
+    }
+
+    /// Leases an unstarted task, if there is one, to a node that is a member. With `below`, only a
+    /// task at or below this path.
+    pub(super) fn export(&self, to: &Peer, below: Option<&TaskPath>) -> Option<StolenTask> {
+        let start = self.next_deque.fetch_add(1, Ordering::Relaxed);
+        let Export { lease, task, encoded } = self.pool_ref().export(to, below, start)?;
+        Some(StolenTask {
+            lease,
+            result_locations: self.locations_below(&task),
+            start: task.start,
+            path: task.path,
+            name: task.name,
+            needs: encoded.needs,
+            body: encoded.body,
+        })
     }
 
     /// Requeues, without delay, a task that did not reach its thief.

@@ -54,6 +54,36 @@ impl EngineCore {
         self.driver.notify_one();
     }
 
+    /// Gives unstarted tasks below the unfinished ones to the nodes that get these back: at most one
+    /// for each of their threads. No other node asks a leaving one for work.
+    pub(super) fn give_unstarted(&self) {
+        let trees: Vec<(Peer, TaskPath, u32)> = {
+            let state = self.state();
+            let own = state.stolen.values().filter(|stolen| !stolen.process);
+            let trees = own.filter_map(|stolen| {
+                let receiver = stolen.receiver()?;
+                let member = state.view.members.get(&receiver.node)?;
+                let stays = state.view.stays(&receiver.node) && receiver.node != self.me.node;
+                let is_current = member.incarnation == receiver.incarnation && stays;
+                is_current.then(|| (receiver.clone(), stolen.task.path.clone(), member.threads))
+            });
+            trees.collect()
+        };
+        for (receiver, path, threads) in trees {
+            for _ in 0..threads.max(1) {
+                let Some(task) = self.export(&receiver, Some(&path)) else { break };
+                let (lease, path) = (task.lease, task.path.clone());
+                // The number of no request: the receiver accepts the task as a late answer.
+                let reply = StealReply { job: self.job, id: 0, task: Some(task) };
+                if let Err(why) = answer(&self.net, &receiver, &reply) {
+                    self.reclaim(lease, path, &receiver, &why);
+                    break;
+                }
+                self.state().count_event("a leaving node gives an unstarted task away");
+            }
+        }
+    }
+
     /// Whether the work of a leaving node is gone from here (`None`: not yet), and then, whether
     /// messages to forward may still arrive.
     pub(super) fn drained(&self) -> Option<bool> {
@@ -171,7 +201,9 @@ impl EngineCore {
     }
 
     /// Handles the final loss of a member, as declared by the membership.
-    pub(super) fn lost(&self, node: &NodeId, why: &str) {
+    ///
+    /// If it `has_left` in order, the messages that end its leases may still be under way.
+    pub(super) fn lost(&self, node: &NodeId, has_left: bool, why: &str) {
         let pool = self.pool_ref();
         let unstarted = pool.take_all_incoming(|task| task.owner.node == *node);
         let (halted, stopped, forgotten, orphans) = {
@@ -216,27 +248,55 @@ impl EngineCore {
         self.objects_ref().down(node);
         // Announced before its tasks are queued again, so that thieves of these know.
         self.announce(orphans);
-        let reclaimed = pool.reclaim_from(|thief| thief.node == *node);
-        if !reclaimed.is_empty() {
-            let count = reclaimed.len();
-            for (thief, task) in &reclaimed {
-                self.record_reclaimed(task.path.clone(), thief, why);
-            }
-            // A stub that takes no part did not cause its node's death. The post still knows the
-            // participants here, since it learns of the loss later.
-            let registry = pool.registry();
-            let blamed = reclaimed.into_iter().filter(|(thief, task)| {
-                !registry.is_process(&task.name) || self.post.depends_on(thief)
-            });
-            let blamed: Vec<_> = blamed.collect();
-            let mut state = self.state();
-            state.counters.tasks.reclaimed += count as u64;
-            *state.event_counts.entry("a task is taken back from a lost node").or_default() +=
-                count as u64;
-            state.losses.record(blamed);
-            drop(state);
-            tracing::info!(%node, why, reclaimed = count, "reclaimed the tasks of a lost node");
-        }
+        let registry = pool.registry();
+        let is_lost = |thief: &Peer, task: &TaskIdentity| {
+            thief.node == *node && (!has_left || registry.is_process(&task.name))
+        };
+        self.reclaim_lost(is_lost, node, why);
         self.driver.notify_one();
+    }
+
+    /// Reclaims the leases of members that left in order some time ago: with the last messages of
+    /// these, they should have ended. Returns the time of the next call.
+    pub(super) fn reclaim_due(&self, now: Instant) -> Option<Instant> {
+        let due: Vec<(Instant, Peer)> =
+            self.state().reclaims_due.extract_if(.., |(at, _)| *at <= now).collect();
+        for (_, peer) in due {
+            let why = "it left the job with this task";
+            self.reclaim_lost(|thief, _| *thief == peer, &peer.node, why);
+        }
+        self.state().reclaims_due.iter().map(|(at, _)| *at).min()
+    }
+
+    /// Reclaims the leased tasks that `is_lost` matches, and records them as losses of `node`.
+    fn reclaim_lost(
+        &self,
+        is_lost: impl Fn(&Peer, &TaskIdentity) -> bool,
+        node: &NodeId,
+        why: &str,
+    ) {
+        let pool = self.pool_ref();
+        let reclaimed = pool.reclaim_from(is_lost);
+        if reclaimed.is_empty() {
+            return;
+        }
+        let count = reclaimed.len();
+        for (thief, task) in &reclaimed {
+            self.record_reclaimed(task.path.clone(), thief, why);
+        }
+        // A stub that takes no part did not cause its node's death. The post still knows the
+        // participants here, since it learns of the loss later.
+        let registry = pool.registry();
+        let blamed = reclaimed.into_iter().filter(|(thief, task)| {
+            !registry.is_process(&task.name) || self.post.depends_on(thief)
+        });
+        let blamed: Vec<_> = blamed.collect();
+        let mut state = self.state();
+        state.counters.tasks.reclaimed += count as u64;
+        *state.event_counts.entry("a task is taken back from a lost node").or_default() +=
+            count as u64;
+        state.losses.record(blamed);
+        drop(state);
+        tracing::info!(%node, why, reclaimed = count, "reclaimed the tasks of a lost node");
     }
 }

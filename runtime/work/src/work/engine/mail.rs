@@ -214,7 +214,7 @@ mod tests {
         assert!(engine.0.resend(Instant::now()).is_some());
         let (bytes, sum) = counted(&engine);
         assert_eq!(bytes, sum);
-        engine.0.lost(&"ams-9".into(), "a test");
+        engine.0.lost(&"ams-9".into(), false, "a test");
         assert_eq!(counted(&engine), (0, 0));
         assert!(engine.0.post.has_room());
         engine.close();

@@ -35,7 +35,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::core::LeaseId;
-use super::core::remote_task::Encoded;
+use super::core::remote_task::{Encoded, Export};
+use super::core::shared::Incoming;
 use super::core::tree::{Base, root_base};
 use super::metering::{Metering, MeteringSettings};
 use super::observer::{CachedResult, PoolObserver, WakeRoot};
@@ -100,11 +101,20 @@ const HOPS_MAX: u32 = 32;
 /// computed again.
 const LOCATIONS_PER_TASK: usize = 4000;
 
+/// The time for which a task of another node may wait for a thread here while thieves get nothing.
+const START_WAIT_MAX: Duration = Duration::from_millis(100);
+
 /// The time that a leaving node stays after its last tree, if it named successors, to forward
 /// messages under way.
 const LINGER: Duration = Duration::from_millis(500);
 /// The interval at which a node that is short of memory looks whether it still is.
 const SHORT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The time after which a leaving node gives tasks below its unfinished ones to their owners.
+const GIVE_DELAY: Duration = Duration::from_millis(500);
+
+/// The time after the departure of a member that left in order, from which its leases are reclaimed.
+const DEPARTED_DELAY: Duration = Duration::from_secs(3);
 
 /// The interval at which a leaving node checks whether it is done.
 const LEAVE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
@@ -241,6 +251,7 @@ impl Engine {
             next_ticket: 0,
             losses: Losses::default(),
             dead: BTreeMap::new(),
+            reclaims_due: Vec::new(),
             former: BTreeMap::new(),
             early: state::EarlyFrames::new(config.bound(state::EARLY_BYTES)),
             doubled: 0,
@@ -365,7 +376,13 @@ impl Engine {
             let gone = view.members.lost_since(&old.members);
             // Messages of a member that left in order may still be under way.
             let left = gone.iter().filter(|(_, member)| member.leaving);
-            state.former.extend(left.map(|(node, member)| ((*node).clone(), member.incarnation)));
+            let at = Instant::now() + DEPARTED_DELAY;
+            for (node, member) in left {
+                let (node, incarnation) = ((*node).clone(), member.incarnation);
+                let cluster = member.cluster.clone();
+                state.former.insert(node.clone(), incarnation);
+                state.reclaims_due.push((at, Peer { node, incarnation, cluster }));
+            }
             let dead = gone.iter().filter(|(_, member)| !member.leaving);
             state.dead.extend(dead.map(|(node, member)| ((*node).clone(), member.incarnation)));
             let is_member = |(node, incarnation): (&NodeId, &Incarnation)| {
@@ -380,13 +397,14 @@ impl Engine {
             state.dead.retain(|node, incarnation| {
                 view.members.get(node).is_none_or(|member| member.incarnation > *incarnation)
             });
-            let gone: Vec<NodeId> = gone.into_iter().map(|(node, _)| node.clone()).collect();
+            let gone: Vec<(NodeId, bool)> =
+                gone.into_iter().map(|(node, member)| (node.clone(), member.leaving)).collect();
             let early = state.early.ready(view);
             (gone, returned, early)
         };
         self.0.objects_ref().view(view);
-        for node in gone {
-            self.0.lost(&node, "it is no member any more");
+        for (node, has_left) in gone {
+            self.0.lost(&node, has_left, "it is no member any more");
         }
         // After the lost tasks are queued again: processes among them are called for again.
         self.0.post.apply_view(view);
@@ -403,11 +421,19 @@ impl Engine {
     /// Returns all work of other nodes, with partial results, and accepts no more. Unstarted tasks
     /// return at once, running ones at their next call into the runtime. Completes when no work is
     /// left; if the caller stops waiting, the rest is lost with the node.
+    ///
+    /// A running task may take long until that call. After [`GIVE_DELAY`], the unstarted tasks
+    /// below it are given away.
     pub async fn leave(&self) {
         self.0.leave();
+        let gives_at = Instant::now() + GIVE_DELAY;
+        let mut has_given = false;
         let mut empty_since: Option<Instant> = None;
         loop {
             let now = Instant::now();
+            if now >= gives_at && !std::mem::replace(&mut has_given, true) {
+                self.0.give_unstarted();
+            }
             match self.0.drained() {
                 Some(passes_on) => {
                     let since = *empty_since.get_or_insert(now);
@@ -592,7 +618,9 @@ impl EngineCore {
         let hint = self.hint_waiting(pool, now);
         let (probe, audit) = (self.probe(now), self.audit_awaited(now));
         let calls = self.call_free_nodes(now);
-        let timers = [probe, audit, self.ask_adopted(now), self.tick(pool, now), hint, calls];
+        let reclaims = self.reclaim_due(now);
+        let ask = self.ask_adopted(now);
+        let timers = [probe, audit, reclaims, ask, self.tick(pool, now), hint, calls];
         for at in timers.into_iter().flatten() {
             wake = Some(wake.map_or(at, |wake| wake.min(at)));
         }

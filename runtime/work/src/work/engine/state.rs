@@ -45,6 +45,9 @@ pub(super) struct EngineState {
     pub(super) dead: BTreeMap<NodeId, Incarnation>,
     /// Incarnations that left the job in order: earlier messages of theirs may still arrive.
     pub(super) former: BTreeMap<NodeId, Incarnation>,
+    /// Members that left in order, with the times at which leases that they still have are
+    /// reclaimed: the messages that end them may be under way.
+    pub(super) reclaims_due: Vec<(Instant, Peer)>,
     /// Frames of nodes that no view has named yet.
     pub(super) early: EarlyFrames,
     /// Tasks that arrived under a lease already present here.
@@ -88,6 +91,8 @@ pub(super) struct Stolen {
     /// See [`Task::PROCESS`](crate::work::Task::PROCESS).
     pub(super) process: bool,
     pub(super) owner: Peer,
+    /// The time at which it was queued here.
+    pub(super) since: Instant,
     /// Whether the owner is lost or leaves.
     pub(super) orphan: bool,
     /// The node that will adopt the task, if the owner left in order.

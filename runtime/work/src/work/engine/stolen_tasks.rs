@@ -122,6 +122,7 @@ impl EngineCore {
                     task,
                     process: entry.process,
                     owner: from.clone(),
+                    since: Instant::now(),
                     orphan: false,
                     successor: None,
                     adopters: Vec::new(),
