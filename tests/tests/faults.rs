@@ -155,8 +155,8 @@ fn half_of_the_workers_leave_at_once_and_nothing_finished_is_computed_again() {
     }
 }
 
-/// A node leaves while it computes a long task. Nothing of that task is computed twice, and no other
-/// task of the node waits for its end.
+/// A node leaves while it computes a long task. Nothing of that task is computed twice, and no
+/// other task of the node waits for its end.
 #[test]
 fn a_leaving_node_ends_its_long_task_and_gives_the_others_away() {
     let job = Modelled { rounds: 1, leaves: 10, leaf_us: 100_000_000 };

@@ -19,6 +19,9 @@ use super::snapshot::Snapshot;
 /// Maximum wait for a whole iteration, in iterations of the usual length.
 const PATIENCE: u32 = 3;
 
+/// Part of an iteration that its end takes at most.
+const END_PART: f64 = 1.0 / 3.0;
+
 /// Multiple of the usual length from which an iteration is overdue.
 const OVERDUE: f64 = 2.0;
 
@@ -252,6 +255,17 @@ impl<'a> DecisionState<'a> {
     pub fn is_before_first_iteration(&self) -> bool {
         let iterates = self.snapshot.progress.is_some_and(|p| p.done == 0 && p.total.is_some());
         iterates && self.memory.iterations.is_none_or(|known| known.length_s.is_none())
+    }
+
+    /// Whether this may be the end of the job's first iteration, in which processors wait for the
+    /// last tasks. That takes a small part of an iteration.
+    pub fn may_end_first_iteration(&self) -> bool {
+        let passed = self
+            .memory
+            .iterations
+            .map_or(self.memory.clock_s, |known| self.memory.clock_s - known.at_s);
+        let waited = f64::from(self.memory.below) * self.snapshot.period_s;
+        self.is_before_first_iteration() && waited < END_PART * passed
     }
 
     /// Creates a trial that starts now.

@@ -41,7 +41,9 @@
 //!    under way count: those joining, and those requested according to the *scheduler* (lost
 //!    requests are repeated, C23, C29). If one more node would leave the band, the job does not
 //!    grow: small jobs would oscillate. Before any speed is measured, a job grows if its processors
-//!    are busy: in the first period, for most. A request that nothing free can meet stays.
+//!    are busy: in the first period, for most. There is no trial of such growth. If efficiency is
+//!    below Emin after it, the job may return to its earlier size at once. A request that nothing
+//!    free can meet stays.
 //! 7. Below Emin: the job shrinks by the same formula, at most to half. It shrinks only after
 //!    several bad periods in a row (C21, C22). Outstanding requests are withdrawn first: one
 //!    decision never both grows and shrinks (C21).
@@ -74,10 +76,12 @@
 //! 12. A whole cluster is removed after one bad period in either of two cases. Its mean
 //!     inter-cluster overhead is above the threshold and exceptional, or its link is measured to be
 //!     the bottleneck. In a synchronous job no overhead is exceptional, since the fastest processes
-//!     wait longest. Only one cluster is removed at a time, since its link makes other clusters
-//!     wait too (C34). If another cluster behind a far narrower link is no more productive than the
-//!     exceptional one, that one is removed instead. A cluster with more than half of the job's
-//!     speed is never removed for its link. As in the paper, this happens only below Emin,
+//!     wait longest. Before the first iteration ends, that of a cluster that has worked is only if
+//!     it lasts.
+//!     Only one cluster is removed at a time, since its link makes other clusters wait too (C34).
+//!     If another cluster behind a far narrower link is no more productive than the exceptional
+//!     one, that one is removed instead. A cluster with more than half of the job's speed is never
+//!     removed for its link. As in the paper, this happens only below Emin,
 //!     and it does not wait for the verdict on another action.
 //! 13. The root's node is never simply removed (B6.9). The root first moves to a node of another
 //!     cluster, chosen by speed and by the bandwidth of the cluster's uplink. If the root's node is
@@ -94,7 +98,8 @@
 //!     joins or leaves (B6.3). A removal whose work no other node took over is undone: its
 //!     quarantine and requirements are revoked, and the badness term that chose it loses weight
 //!     (B6.4). Growth without gain is not repeated, and harmful growth is undone. The former is
-//!     tried again after a delay (doubling, capped). What was undone is repeated only when
+//!     tried again after a delay (doubling, capped). A size is not tried again either if the job
+//!     became faster without the surplus nodes. What was undone is repeated only when
 //!     efficiency shows that conditions have changed, or when the removed subject is clearly worse
 //!     than at its removal.
 //! 16. The minimum bandwidth rises above that of a cluster removed for its link, but never above a

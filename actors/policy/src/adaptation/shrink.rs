@@ -231,7 +231,7 @@ fn suspects(turn: &DecisionState<'_>) -> (Vec<Suspect>, Vec<Reason>) {
             continue;
         }
         let has_worked = cluster.presumed < cluster.counted;
-        if exceptional && !full && has_worked && turn.is_before_first_iteration() {
+        if exceptional && !full && has_worked && turn.may_end_first_iteration() {
             // At the end of an iteration, fast clusters wait for the last tasks of slow ones.
             cleared.push(Reason::Partial { first: true });
             continue;

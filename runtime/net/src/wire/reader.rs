@@ -1,11 +1,11 @@
 //! The decoder of MessagePack: values of any type from bytes.
 //!
-//! It reads what rmp-serde writes, and refuses what the decoder of rmp-serde refuses. The exception:
-//! the elements of a byte string may be any type made of a number.
+//! It reads what rmp-serde writes, and refuses what the decoder of rmp-serde refuses. The
+//! exception: the elements of a byte string may be any type made of a number.
 //!
-//! It exists for the size of programs. rmp-serde compiles its decoder of all of MessagePack for each
-//! type. This one compiles for a type only what the type can be: [`Reader::start`] reads bytes, and
-//! is compiled once.
+//! It exists for the size of programs. rmp-serde compiles its decoder of all of MessagePack for
+//! each type. This one compiles for a type only what the type can be: [`Reader::start`] reads
+//! bytes, and is compiled once.
 //!
 //! Format: the MessagePack specification of 2013, without its extension types.
 

@@ -213,6 +213,11 @@ impl Pool {
         self.shared.reclaim(lease.into()).is_some()
     }
 
+    /// As [`Pool::reclaim`], with the holder and the task of the lease.
+    pub(crate) fn reclaim_lease(&self, lease: LeaseId) -> Option<(Peer, TaskIdentity)> {
+        self.shared.reclaim(lease.into()).map(|lease| (lease.thief, lease.task))
+    }
+
     pub(crate) fn reclaim_from(
         &self,
         lost: impl Fn(&Peer, &TaskIdentity) -> bool,

@@ -1,5 +1,5 @@
-//! Random histories of a batch system, its users, jobs and a scheduler that may die: no stub is lost
-//! or counted twice.
+//! Random histories of a batch system, its users, jobs and a scheduler that may die: no stub is
+//! lost or counted twice.
 
 use std::time::Duration;
 

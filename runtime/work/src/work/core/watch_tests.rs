@@ -73,7 +73,10 @@ impl Task for WatchedRun {
         let mut spawned = Vec::new();
         for step in node.0 {
             match step {
-                Own(ms) => cx.spend_modelled_time(Duration::from_millis(ms))?,
+                Own(ms) => {
+                    cx.worker().model(Duration::from_millis(ms));
+                    cx.check()?;
+                }
                 Blind(ms) => cx.worker().model(Duration::from_millis(ms)),
                 Call(node) => drop(cx.call(child(node))?),
                 Join(a, b) => drop(cx.join(child(a), child(b))?),

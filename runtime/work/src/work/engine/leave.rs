@@ -54,8 +54,8 @@ impl EngineCore {
         self.driver.notify_one();
     }
 
-    /// Gives unstarted tasks below the unfinished ones to the nodes that get these back: at most one
-    /// for each of their threads. No other node asks a leaving one for work.
+    /// Gives unstarted tasks below the unfinished ones to the nodes that get these back: at most
+    /// one for each of their threads. No other node asks a leaving one for work.
     pub(super) fn give_unstarted(&self) {
         let trees: Vec<(Peer, TaskPath, u32)> = {
             let state = self.state();

@@ -113,7 +113,7 @@ const SHORT_INTERVAL: Duration = Duration::from_millis(100);
 /// The time after which a leaving node gives tasks below its unfinished ones to their owners.
 const GIVE_DELAY: Duration = Duration::from_millis(500);
 
-/// The time after the departure of a member that left in order, from which its leases are reclaimed.
+/// The time from the departure of a member that left in order to the reclaiming of its leases.
 const DEPARTED_DELAY: Duration = Duration::from_secs(3);
 
 /// The interval at which a leaving node checks whether it is done.

@@ -288,7 +288,8 @@ impl EngineCore {
 
     /// Reclaims a leased task without a message of its holder, and counts that as `way`.
     pub(super) fn take_back(&self, lease: LeaseId, way: &'static str) {
-        if self.pool_ref().reclaim(lease) {
+        if let Some((holder, task)) = self.pool_ref().reclaim_lease(lease) {
+            self.record_reclaimed(task.path, &holder, way);
             let mut state = self.state();
             state.counters.tasks.reclaimed += 1;
             state.count_event(way);
