@@ -29,6 +29,10 @@ use super::BenchmarkGoal;
 use crate::meter::load::USUAL_QUOTA_PERIOD;
 use crate::meter::{Load, LoadChange, LoadThresholds, SpecId};
 
+/// Added to the time of each wake-up. A rest of the budget below the clock's resolution would
+/// otherwise wake the planner again at the same time, for ever.
+const WAKE_MARGIN: Duration = Duration::from_millis(1);
+
 /// Parameters of the planner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BenchmarkSettings {
@@ -410,7 +414,7 @@ impl BenchmarkPlanner {
         if left <= 0.0 {
             self.stop(out);
         } else {
-            out.push(BenchmarkAction::Wake { at: now + seconds(left) });
+            out.push(BenchmarkAction::Wake { at: now + seconds(left) + WAKE_MARGIN });
         }
     }
 
@@ -476,8 +480,7 @@ impl BenchmarkPlanner {
                     BenchmarkReason::CutShort | BenchmarkReason::LoadUnknown => until(most),
                     _ => until(most).min(shorter),
                 };
-                // The margin prevents repeated early wake-ups by rounding.
-                out.push(BenchmarkAction::Wake { at: at + Duration::from_millis(1) });
+                out.push(BenchmarkAction::Wake { at: at + WAKE_MARGIN });
             }
             return;
         };

@@ -280,6 +280,22 @@ fn work_that_comes_to_an_idle_node_ends_its_run_when_the_budget_is_spent() {
     assert_eq!(bench.reason(BenchmarkEvent::Idle), Some(BenchmarkReason::CutShort));
 }
 
+/// Seed 6140 of the drawn grids: with a billionth of a second left, the planner was to be woken at
+/// once, again and again, and virtual time stood still.
+#[test]
+fn a_rest_of_the_budget_below_the_clocks_resolution_wakes_later() {
+    let mut bench = Bench::at_work();
+    bench.handle(BenchmarkEvent::Idle);
+    bench.now += SECOND;
+    bench.planner.budget = 1e-10;
+    bench.reason(BenchmarkEvent::Load(hogged())).unwrap();
+    let actions = bench.handle(BenchmarkEvent::Busy);
+    let [BenchmarkAction::Wake { at }] = actions[..] else { panic!("{actions:?}") };
+    assert!(at > bench.now);
+    bench.now = at;
+    assert_eq!(bench.handle(BenchmarkEvent::Tick), [BenchmarkAction::Stop]);
+}
+
 #[test]
 fn where_the_kernel_tells_nothing_the_budget_sets_the_pace() {
     for busy in [true, false] {

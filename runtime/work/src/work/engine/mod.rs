@@ -422,7 +422,7 @@ impl Engine {
     /// return at once, running ones at their next call into the runtime. Completes when no work is
     /// left; if the caller stops waiting, the rest is lost with the node.
     ///
-    /// A running task may take long until that call. After [`GIVE_DELAY`], the unstarted tasks
+    /// A running task may take long until that call. After half a second, the unstarted tasks
     /// below it are given away.
     pub async fn leave(&self) {
         self.0.leave();
