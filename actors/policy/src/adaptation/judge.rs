@@ -138,9 +138,7 @@ fn conclude(turn: &mut DecisionState<'_>, trial: Trial, observed: Measured) {
         return;
     }
     match aim {
-        Aim::Grow => {
-            limit(turn, true, harm, &before);
-        }
+        Aim::Grow => limit(turn, true, harm, &before),
         Aim::Refill => {
             turn.memory.refill = None;
             turn.add_reason(Reason::RefillOver { expected: turn.expected, given_up: true });

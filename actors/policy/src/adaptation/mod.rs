@@ -76,13 +76,12 @@
 //! 12. A whole cluster is removed after one bad period in either of two cases. Its mean
 //!     inter-cluster overhead is above the threshold and exceptional, or its link is measured to be
 //!     the bottleneck. In a synchronous job no overhead is exceptional, since the fastest processes
-//!     wait longest. Before the first iteration ends, that of a cluster that has worked is only if
-//!     it lasts.
-//!     Only one cluster is removed at a time, since its link makes other clusters wait too (C34).
-//!     If another cluster behind a far narrower link is no more productive than the exceptional
-//!     one, that one is removed instead. A cluster with more than half of the job's speed is never
-//!     removed for its link. As in the paper, this happens only below Emin,
-//!     and it does not wait for the verdict on another action.
+//!     wait longest. Before the first iteration ends, the overhead of a cluster that has worked
+//!     counts as exceptional only if it lasts. Only one cluster is removed at a time, since its
+//!     link makes other clusters wait too (C34). If another cluster behind a far narrower link is
+//!     no more productive than the exceptional one, that one is removed instead. A cluster with
+//!     more than half of the job's speed is never removed for its link. As in the paper, this
+//!     happens only below Emin, and it does not wait for the verdict on another action.
 //! 13. The root's node is never simply removed (B6.9). The root first moves to a node of another
 //!     cluster, chosen by speed and by the bandwidth of the cluster's uplink. If the root's node is
 //!     healthy, another node is removed instead. The root also moves if another party asked its

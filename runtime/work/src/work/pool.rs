@@ -209,12 +209,8 @@ impl Pool {
         self.shared.complete_lease(lease, end)
     }
 
-    pub(crate) fn reclaim(&self, lease: LeaseId) -> bool {
-        self.shared.reclaim(lease.into()).is_some()
-    }
-
-    /// As [`Pool::reclaim`], with the holder and the task of the lease.
-    pub(crate) fn reclaim_lease(&self, lease: LeaseId) -> Option<(Peer, TaskIdentity)> {
+    /// Requeues the task of an open lease. Returns its holder and the task.
+    pub(crate) fn reclaim(&self, lease: LeaseId) -> Option<(Peer, TaskIdentity)> {
         self.shared.reclaim(lease.into()).map(|lease| (lease.thief, lease.task))
     }
 

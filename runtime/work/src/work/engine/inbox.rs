@@ -147,7 +147,7 @@ impl NetworkHandler for EngineCore {
                 if let Ok(StealReply { task: Some(task), .. }) =
                     wire::decode::<StealReply>(kind, &body)
                 {
-                    self.take_back(task.lease, "a task that was not sent is taken back");
+                    self.reclaim(task.lease, "a task that was not sent is taken back");
                 }
             }
             Kind::STEAL_REQUEST => {

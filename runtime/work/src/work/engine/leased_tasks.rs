@@ -38,7 +38,7 @@ impl EngineCore {
         let reply = StealReply { job: self.job, id, task };
         let sent = answer(&self.net, from, &reply);
         match (reply.task, sent) {
-            (Some(task), Err(why)) => self.reclaim(task.lease, task.path, from, &why),
+            (Some(task), Err(why)) => self.reclaim(task.lease, &why),
             (Some(_), Ok(())) => self.state().waiting_thieves.remove_waiting(&from.node),
             (None, _) => {
                 if awaited.is_none() {
@@ -100,15 +100,8 @@ impl EngineCore {
     }
 
     /// Requeues, without delay, a task that did not reach its thief.
-    pub(super) fn reclaim(&self, lease: LeaseId, path: TaskPath, thief: &Peer, why: &str) {
-        if self.pool_ref().reclaim(lease) {
-            self.record_reclaimed(path, thief, why);
-            let mut state = self.state();
-            state.counters.tasks.reclaimed += 1;
-            state.count_event("a task that was not sent is taken back");
-            drop(state);
-            tracing::debug!(thief = %thief, why, "reclaimed a stolen task");
-        }
+    pub(super) fn reclaim(&self, lease: LeaseId, why: &str) {
+        self.take_back(lease, "a task that was not sent is taken back", why);
     }
 
     pub(super) fn record_reclaimed(&self, path: TaskPath, thief: &Peer, why: &str) {
@@ -186,7 +179,7 @@ impl EngineCore {
             // Before it is queued, so that the thread that runs it finds the results.
             self.pool_ref().recover(depth);
         }
-        if self.pool_ref().reclaim(lease) {
+        if self.pool_ref().reclaim(lease).is_some() {
             let (job, path, holder) = (self.job, task.path, from.node.clone());
             self.recorder.record(Event::LeaseReturned { job, path, holder });
             let mut state = self.state();

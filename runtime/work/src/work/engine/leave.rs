@@ -63,20 +63,20 @@ impl EngineCore {
             let trees = own.filter_map(|stolen| {
                 let receiver = stolen.receiver()?;
                 let member = state.view.members.get(&receiver.node)?;
-                let stays = state.view.stays(&receiver.node) && receiver.node != self.me.node;
-                let is_current = member.incarnation == receiver.incarnation && stays;
-                is_current.then(|| (receiver.clone(), stolen.task.path.clone(), member.threads))
+                let stays = member.incarnation == receiver.incarnation && !member.leaving;
+                let takes = stays && receiver.node != self.me.node;
+                takes.then(|| (receiver.clone(), stolen.task.path.clone(), member.threads))
             });
             trees.collect()
         };
         for (receiver, path, threads) in trees {
             for _ in 0..threads.max(1) {
                 let Some(task) = self.export(&receiver, Some(&path)) else { break };
-                let (lease, path) = (task.lease, task.path.clone());
+                let lease = task.lease;
                 // The number of no request: the receiver accepts the task as a late answer.
                 let reply = StealReply { job: self.job, id: 0, task: Some(task) };
                 if let Err(why) = answer(&self.net, &receiver, &reply) {
-                    self.reclaim(lease, path, &receiver, &why);
+                    self.reclaim(lease, &why);
                     break;
                 }
                 self.state().count_event("a leaving node gives an unstarted task away");

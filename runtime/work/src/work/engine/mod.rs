@@ -426,12 +426,11 @@ impl Engine {
     /// below it are given away.
     pub async fn leave(&self) {
         self.0.leave();
-        let gives_at = Instant::now() + GIVE_DELAY;
-        let mut has_given = false;
+        let mut gives_at = Some(Instant::now() + GIVE_DELAY);
         let mut empty_since: Option<Instant> = None;
         loop {
             let now = Instant::now();
-            if now >= gives_at && !std::mem::replace(&mut has_given, true) {
+            if gives_at.take_if(|at| *at <= now).is_some() {
                 self.0.give_unstarted();
             }
             match self.0.drained() {

@@ -160,7 +160,7 @@ impl PoolObserver for EngineObserver {
             if member.is_none_or(|member| member.incarnation != holder.incarnation) {
                 drop(state);
                 // The holder is lost since it was announced, so no later event would reclaim this.
-                inner.reclaim(lease, task.path, holder, "its holder is lost");
+                inner.reclaim(lease, "its holder is lost");
                 return;
             }
             state.adopted.insert(lease, (again, holder.clone(), task.clone()));

@@ -274,10 +274,8 @@ impl EngineCore {
             self.send_audit(&holder.node, vec![(lease, path)], false);
         }
         for lease in left_behind {
-            self.take_back(
-                lease,
-                "a task is taken back from a node that is not reached or no member",
-            );
+            let way = "a task is taken back from a node that is not reached or no member";
+            self.take_back(lease, way, way);
         }
         next
     }
@@ -286,10 +284,12 @@ impl EngineCore {
         self.send(to, Kind::AUDIT, &Audit { job: self.job, leases, receiver_was_dropped: forgot });
     }
 
-    /// Reclaims a leased task without a message of its holder, and counts that as `way`.
-    pub(super) fn take_back(&self, lease: LeaseId, way: &'static str) {
-        if let Some((holder, task)) = self.pool_ref().reclaim_lease(lease) {
-            self.record_reclaimed(task.path, &holder, way);
+    /// Reclaims a leased task without a message of its holder, records `why`, and counts it as
+    /// `way`.
+    pub(super) fn take_back(&self, lease: LeaseId, way: &'static str, why: &str) {
+        if let Some((holder, task)) = self.pool_ref().reclaim(lease) {
+            tracing::debug!(%holder, why, "reclaimed a leased task");
+            self.record_reclaimed(task.path, &holder, why);
             let mut state = self.state();
             state.counters.tasks.reclaimed += 1;
             state.count_event(way);
