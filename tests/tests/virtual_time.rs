@@ -135,11 +135,12 @@ fn cluster_aware_stealing_hides_wide_area_latency_and_random_stealing_does_not()
 
 /// A task that was stolen for a thread which then found other work goes to another thread: no
 /// iteration takes longer than Graham's bound for any schedule without needless waits, but for the
-/// time of the steals.
+/// time of the steals. The mean over the seeds is far less. If such tasks stay, it exceeds the
+/// fraction of the bound in the first and the last case.
 #[test]
 fn long_tasks_do_not_wait_for_busy_threads_while_others_are_idle() {
-    let rounds = 20;
-    for (threads, leaves) in [(2, 13), (3, 11), (4, 21)] {
+    let (rounds, seeds) = (20, 5);
+    for (threads, leaves, fraction) in [(2, 13, 0.71), (3, 11, 0.62), (4, 21, 0.70)] {
         let job = Modelled { rounds, leaves, leaf_us: 2_000_000 };
         let shape = |seed| VirtualGridConfig::of(&[1, 2, 2], threads, seed);
         let threads = 5.0 * threads as f64;
@@ -147,7 +148,8 @@ fn long_tasks_do_not_wait_for_busy_threads_while_others_are_idle() {
         let work = job.work().as_secs_f64() / f64::from(rounds);
         let bound =
             f64::from(rounds) * (work / threads + longest * (threads - 1.0) / threads + 0.5);
-        for seed in 1..=5 {
+        let mut sum = 0.0;
+        for seed in 1..=seeds {
             let run = run(&shape(seed), job.clone());
             run.outcome.expect("no failure");
             let wall = run.wall.as_secs_f64();
@@ -155,6 +157,9 @@ fn long_tasks_do_not_wait_for_busy_threads_while_others_are_idle() {
                 "{threads} threads, {leaves} leaves, seed {seed}: {wall:.1} s of {bound:.1} s"
             );
             assert!(wall <= bound, "{threads} threads, {leaves} leaves, seed {seed}");
+            sum += wall;
         }
+        let mean = sum / seeds as f64 / bound;
+        assert!(mean <= fraction, "{threads} threads, {leaves} leaves: {mean:.3} of the bound");
     }
 }
