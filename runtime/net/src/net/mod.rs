@@ -12,6 +12,7 @@ pub mod memory;
 mod paths;
 mod quic;
 mod router;
+mod segments;
 mod strikes;
 pub mod tls;
 mod transport;
@@ -37,6 +38,7 @@ pub use self::memory::{EventCounts, JoinError, LinkUnit, MemoryConfig, MemoryNet
 pub use self::paths::{Path, Paths};
 pub use self::quic::{GateCondition, NetError, gated, plain_socket};
 pub use self::router::Router;
+pub use self::segments::SegmentPool;
 pub(crate) use self::strikes::Violations;
 pub use self::strikes::{BAN_DURATION, VIOLATION_WINDOW, VIOLATIONS_MAX};
 pub use self::transport::{
@@ -331,7 +333,7 @@ impl Net {
             if class == Class::Bulk || len > INLINE_MAX {
                 return self.0.bulk.send(&*self.0.transport, to, kind, body);
             }
-            self.0.transport.send(to, class, Frame { kind, body })
+            self.0.transport.send(to, class, Frame::new(kind, body))
         };
         match send(body.clone()) {
             Err(SendError::Unknown(_)) if self.0.look_up(to) => send(body),
@@ -368,6 +370,11 @@ impl Net {
     /// memory.
     pub fn expected(&self, cluster: &ClusterId) -> Option<LinkPolicy> {
         self.0.transport.expected_of(cluster)
+    }
+
+    /// The pool of the nodes in this process; `None` where each node has a process of its own.
+    pub fn segments(&self) -> Option<Arc<SegmentPool>> {
+        self.0.transport.segments()
     }
 
     /// Statistics of current and former links, in order of node.

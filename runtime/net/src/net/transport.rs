@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::segments::SegmentPool;
 use super::tls::{NodeIdentity, Role, TlsError};
 use super::{Address, Class, Contact, LinkPolicy, SendError};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
@@ -75,6 +76,11 @@ pub(crate) trait Transport: Send + Sync {
     /// The known nodes of a network in which a name suffices to reach a node. `None` if addresses
     /// are needed.
     fn known_by_name(&self) -> Option<Vec<NodeId>> {
+        None
+    }
+
+    /// The pool of the nodes in this process; `None` where each node has a process of its own.
+    fn segments(&self) -> Option<Arc<SegmentPool>> {
         None
     }
 

@@ -33,12 +33,15 @@ pub struct Frame {
     pub kind: Kind,
     /// The encoded payload, without header.
     pub body: Bytes,
+    /// The whole payload of a bulk transfer, of which this chunk is a part. It does not travel:
+    /// only a receiver in the same process sees it, and need not put the chunks together.
+    pub(crate) whole: Option<Bytes>,
 }
 
 impl Frame {
     /// A frame with this kind and payload.
     pub fn new(kind: Kind, body: impl Into<Bytes>) -> Self {
-        Self { kind, body: body.into() }
+        Self { kind, body: body.into(), whole: None }
     }
 
     /// The header of the frame, before the sides have agreed on a version.

@@ -11,6 +11,7 @@ pub mod golden;
 mod kind;
 mod reader;
 mod scan;
+mod shared;
 
 pub use codec::{
     DEPTH_MAX, WireError, decode, decode_payload, decode_stored, encode, encode_into,
@@ -18,3 +19,4 @@ pub use codec::{
 };
 pub use frame::{FRAME_MAX, Frame, HEADER_LEN, Header, HeaderError, WIRE_VERSION};
 pub use kind::{DATA_MAX, Encoding, INLINE_MAX, KINDS, Kind, KindInfo};
+pub use shared::{decode_shared, shared_bytes};

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::api::FrameError;
 use super::{ObjectKey, ObjectNeed, Version};
 use crate::id::{JobId, NodeId};
-use crate::wire::{DATA_MAX, Kind, WireError, encode_into};
+use crate::wire::{DATA_MAX, Kind, WireError, encode_into, shared_bytes};
 
 /// The maximum number of segments of a payload, which bounds the memory that an announced length
 /// can claim.
@@ -84,6 +84,7 @@ pub(crate) struct Update {
     pub relay: bool,
     /// The nodes to which the receiver forwards it.
     pub below: Vec<NodeId>,
+    #[serde(deserialize_with = "shared_bytes")]
     pub data: Bytes,
 }
 

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::id::{JobId, NodeId};
 use crate::membership::View;
-use crate::net::Class;
+use crate::net::{Class, SegmentPool};
 use crate::wire::{INLINE_MAX, Kind};
 
 /// The callback that executes actions. It is called outside the store's lock, so it may call the
@@ -74,6 +74,11 @@ impl SharedObjects {
             sent_wide: AtomicU64::new(0),
             handler,
         }))
+    }
+
+    /// Keeps segments that other nodes of this process have as well in this pool.
+    pub fn set_pool(&self, pool: Arc<SegmentPool>) {
+        self.store().pool = Some(pool);
     }
 
     /// Publishes the next version as a whole value and starts its broadcast. Encodes on this

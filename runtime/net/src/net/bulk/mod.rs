@@ -344,7 +344,7 @@ fn handle(
             let part = wire::decode(frame.kind, &frame.body)?;
             receiver.part(from, &part).map(|()| None)
         }
-        Kind::BULK_CHUNK => receiver.chunk(from, &frame.body).map(payload),
+        Kind::BULK_CHUNK => receiver.chunk(from, &frame).map(payload),
         Kind::BULK_CREDIT => {
             let credit = wire::decode(frame.kind, &frame.body)?;
             sender.credit(&from.node, &credit, now, send).map(|()| None)

@@ -41,8 +41,24 @@ struct IncomingTransfer {
     len: usize,
     received: usize,
     began: Duration,
-    /// `None`: refused; its chunks are dropped until the sender's cancel arrives.
-    buffer: Option<Vec<u8>>,
+    content: ReceivedContent,
+}
+
+/// The chunks of a transfer that have arrived.
+#[derive(Debug)]
+enum ReceivedContent {
+    /// Refused; chunks are dropped until the sender's cancel arrives.
+    Refused,
+    /// Copied together.
+    Copied(Vec<u8>),
+    /// The sender's payload, which this process has in memory.
+    Shared(Bytes),
+}
+
+impl IncomingTransfer {
+    fn is_refused(&self) -> bool {
+        matches!(self.content, ReceivedContent::Refused)
+    }
 }
 
 impl Receiver {
@@ -98,9 +114,9 @@ impl Receiver {
             let _ = peer.refuse(id, len, kind, BulkError::NoMemory { id, len });
             return Ok(None); // not an error of the peer
         }
-        // The memory is touched only when chunks fill it; `memory` counts it from now on.
-        let buffer = Some(Vec::with_capacity(len));
-        peer.transfers.insert(id, IncomingTransfer { kind, len, received: 0, began, buffer });
+        // The first chunk allocates the memory; `memory` counts it from now on.
+        let content = ReceivedContent::Copied(Vec::new());
+        peer.transfers.insert(id, IncomingTransfer { kind, len, received: 0, began, content });
         self.memory += len;
         Ok(None)
     }
@@ -118,8 +134,9 @@ impl Receiver {
     pub(super) fn chunk(
         &mut self,
         from: &Peer,
-        chunk: &[u8],
+        frame: &Frame,
     ) -> Result<Option<ReceivedPayload>, BulkError> {
+        let chunk = &frame.body;
         let peer = self.peer(from);
         let Some(id) = peer.current else { return Err(BulkError::ChunkWithoutTransfer) };
         let Some(transfer) = peer.transfers.get_mut(&id) else {
@@ -133,27 +150,33 @@ impl Receiver {
             self.memory -= freed;
             return Err(error);
         }
-        transfer.received += chunk.len();
-        let complete = transfer.received == transfer.len;
-        let Some(buffer) = &mut transfer.buffer else {
-            if complete {
-                peer.transfers.remove(&id);
-                peer.current = None;
+        let whole = frame.whole.as_ref().filter(|whole| whole.len() == transfer.len);
+        match (&mut transfer.content, whole) {
+            (ReceivedContent::Refused | ReceivedContent::Shared(_), _) => {}
+            (content, Some(whole)) if transfer.received == 0 => {
+                *content = ReceivedContent::Shared(whole.clone());
             }
-            return Ok(None);
-        };
-        buffer.extend_from_slice(chunk);
-        peer.credits.insert(id, transfer.received as u64);
-        if !complete {
+            (ReceivedContent::Copied(buffer), _) => {
+                buffer.reserve_exact(transfer.len - transfer.received);
+                buffer.extend_from_slice(chunk);
+            }
+        }
+        transfer.received += chunk.len();
+        if !transfer.is_refused() {
+            peer.credits.insert(id, transfer.received as u64);
+        }
+        if transfer.received < transfer.len {
             return Ok(None);
         }
-        let body = Bytes::from(std::mem::take(buffer));
-        let payload = ReceivedPayload { kind: transfer.kind, body, began: transfer.began };
-        let freed = transfer.len;
-        peer.transfers.remove(&id);
         peer.current = None;
-        self.memory -= freed;
-        Ok(Some(payload))
+        let Some(transfer) = peer.transfers.remove(&id) else { return Ok(None) };
+        let body = match transfer.content {
+            ReceivedContent::Refused => return Ok(None),
+            ReceivedContent::Copied(buffer) => buffer.into(),
+            ReceivedContent::Shared(whole) => whole,
+        };
+        self.memory -= transfer.len;
+        Ok(Some(ReceivedPayload { kind: transfer.kind, body, began: transfer.began }))
     }
 
     /// Handles the sender's cancel of a transfer, or its confirmation of a refusal.
@@ -169,9 +192,8 @@ impl Receiver {
     /// Drops the transfers of a peer whose link was lost or whose incarnation changed.
     pub(super) fn down(&mut self, node: &NodeId) {
         if let Some(peer) = self.peers.remove(node) {
-            let bytes =
-                |transfer: &IncomingTransfer| transfer.buffer.as_ref().map_or(0, |_| transfer.len);
-            self.memory -= peer.transfers.values().map(bytes).sum::<usize>();
+            let open = peer.transfers.values().filter(|transfer| !transfer.is_refused());
+            self.memory -= open.map(|transfer| transfer.len).sum::<usize>();
         }
     }
 
@@ -203,7 +225,7 @@ impl Receiver {
 impl IncomingTransfers {
     /// Number of transfers under reassembly.
     fn open(&self) -> usize {
-        self.transfers.values().filter(|transfer| transfer.buffer.is_some()).count()
+        self.transfers.values().filter(|transfer| !transfer.is_refused()).count()
     }
 
     /// Records a refused transfer, whose chunks are then dropped, and queues a cancel for the
@@ -211,9 +233,8 @@ impl IncomingTransfers {
     fn refuse(&mut self, id: u64, len: usize, kind: Kind, error: BulkError) -> BulkError {
         self.cancels.insert(id, error.reason());
         if len > 0 {
-            let began = Duration::ZERO;
-            self.transfers
-                .insert(id, IncomingTransfer { kind, len, received: 0, began, buffer: None });
+            let (began, content) = (Duration::ZERO, ReceivedContent::Refused);
+            self.transfers.insert(id, IncomingTransfer { kind, len, received: 0, began, content });
         } else {
             self.current = None;
         }
@@ -223,10 +244,8 @@ impl IncomingTransfers {
     /// Drops a transfer and returns the bytes that no longer count.
     fn drop_transfer(&mut self, id: u64) -> usize {
         self.credits.remove(&id);
-        match self.transfers.remove(&id) {
-            Some(IncomingTransfer { buffer: Some(_), len, .. }) => len,
-            _ => 0,
-        }
+        let removed = self.transfers.remove(&id).filter(|transfer| !transfer.is_refused());
+        removed.map_or(0, |transfer| transfer.len)
     }
 }
 

@@ -356,7 +356,8 @@ impl OutgoingTransfers {
             }
             if len > 0 {
                 let chunk = transfer.body.slice(transfer.sent..transfer.sent + len);
-                send(Class::Bulk, Frame::new(Kind::BULK_CHUNK, chunk))?;
+                let whole = Some(transfer.body.clone());
+                send(Class::Bulk, Frame { kind: Kind::BULK_CHUNK, body: chunk, whole })?;
                 transfer.sent += len;
                 self.in_flight += len;
                 transfer.chunks.push_back((transfer.sent, now, self.in_flight));

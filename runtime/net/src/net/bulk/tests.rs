@@ -24,6 +24,8 @@ struct TestLink {
     config: BulkConfig,
     sides: [Sides; 2],
     queues: BTreeMap<(usize, Class), VecDeque<Frame>>,
+    /// Whether chunks arrive with the payload that they are a part of.
+    share_memory: bool,
     /// Capacity of each queue in frames.
     depth: usize,
     refused: BTreeMap<(usize, Class), bool>,
@@ -39,6 +41,7 @@ impl TestLink {
             config,
             sides: [side(), side()],
             queues: BTreeMap::new(),
+            share_memory: false,
             depth,
             refused: BTreeMap::new(),
             delivered: Vec::new(),
@@ -80,7 +83,10 @@ impl TestLink {
     /// Delivers one frame. Returns false if the queue is empty.
     fn deliver(&mut self, from: usize, class: Class) -> bool {
         let Some(queue) = self.queues.get_mut(&(from, class)) else { return false };
-        let Some(frame) = queue.pop_front() else { return false };
+        let Some(mut frame) = queue.pop_front() else { return false };
+        if !self.share_memory {
+            frame.whole = None;
+        }
         let drained = queue.len() <= self.depth / 2;
         self.now += MS / 10;
         let (peer, to) = (Self::peer(from), 1 - from);
@@ -151,11 +157,12 @@ proptest! {
         steps in proptest::collection::vec(step(), 1..60),
         down_at in proptest::option::of(0..60usize),
         depth in 1..20usize,
+        share_memory: bool,
         transfers_max in 1..20usize,
         memory_bytes in prop_oneof![Just(1 << 30), Just(250_000usize)],
     ) {
         let config = BulkConfig { transfers_max, memory_bytes, ..BulkConfig::default() };
-        let mut link = TestLink::new(config, depth);
+        let mut link = TestLink { share_memory, ..TestLink::new(config, depth) };
         // By sending side: the payloads queued since the link went down, in order.
         let mut offered: [Vec<Bytes>; 2] = Default::default();
         let mut steps = steps;

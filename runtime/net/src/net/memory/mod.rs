@@ -47,7 +47,7 @@ use self::state::{NetworkState, NodeRef};
 use super::link::{DATAGRAM, LinkProfile};
 use super::{
     Address, BulkConfig, Class, Contact, Events, LinkStats, Net, NetConfig, NetError, Protocols,
-    RefusedCounts, SendError, Transport,
+    RefusedCounts, SegmentPool, SendError, Transport,
 };
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::Frame;
@@ -370,6 +370,10 @@ impl Transport for NodeTransport {
 
     fn room(&self, to: &NodeId, class: Class) -> usize {
         self.core.lock().room(&self.me, to, class)
+    }
+
+    fn segments(&self) -> Option<Arc<SegmentPool>> {
+        Some(Arc::clone(&self.core.lock().segments))
     }
 
     fn links(&self) -> Vec<LinkStats> {

@@ -17,7 +17,8 @@ use super::pipe::{Pipe, TransitMessage};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::net::paths::Paths;
 use crate::net::{
-    Class, Contact, Events, LinkError, LinkState, RefuseReason, RefusedCounts, SendError,
+    Class, Contact, Events, LinkError, LinkState, RefuseReason, RefusedCounts, SegmentPool,
+    SendError,
 };
 use crate::random::SplitMix;
 use crate::wire::{Frame, HEADER_LEN, Kind};
@@ -206,6 +207,8 @@ pub(super) struct NetworkState {
     heap: BinaryHeap<Reverse<ScheduledEvent>>,
     pub(super) seq: u64,
     pub(super) counts: EventCounts,
+    /// The segments of shared objects that the nodes have.
+    pub(super) segments: Arc<SegmentPool>,
     pub(super) next_link: u64,
     /// Time of the last event, which is finer than tokio's milliseconds.
     pub(super) event_time: Duration,
@@ -264,6 +267,7 @@ impl NetworkState {
             heap: BinaryHeap::new(),
             seq: 0,
             counts: EventCounts::default(),
+            segments: Arc::default(),
             next_link: 1,
             event_time: Duration::ZERO,
             digest: DIGEST,

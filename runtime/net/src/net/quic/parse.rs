@@ -79,7 +79,7 @@ impl FrameReader {
                 }
                 let body = Bytes::copy_from_slice(&self.partial[HEADER_LEN..]);
                 self.partial.clear();
-                if !deliver(Frame { kind: header.kind, body }, &mut read, &mut sink) {
+                if !deliver(Frame::new(header.kind, body), &mut read, &mut sink) {
                     return Ok(read);
                 }
             }
@@ -100,7 +100,7 @@ impl FrameReader {
                         let end = shared.len() - rest.len();
                         shared.slice(end - len..end)
                     };
-                    let frame = Frame { kind, body };
+                    let frame = Frame::new(kind, body);
                     if !deliver(frame, &mut read, &mut sink) {
                         return Ok(read);
                     }

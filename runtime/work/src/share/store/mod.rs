@@ -31,6 +31,7 @@ use super::{ObjectKey, Version};
 use crate::checksum::checksum_from;
 use crate::id::{ClusterId, JobId, NodeId};
 use crate::membership::{Member, View};
+use crate::net::SegmentPool;
 use crate::random::SplitMix;
 use crate::wire::{self, Kind};
 
@@ -64,6 +65,8 @@ pub(super) struct Store {
     job: JobId,
     pub config: ShareConfig,
     types: Vec<ObjectType>,
+    /// Where the nodes of this process keep equal segments once.
+    pub pool: Option<Arc<SegmentPool>>,
     view: View,
     cluster: Option<ClusterId>,
     parts: BTreeMap<PartKey, ObjectPart>,
@@ -99,6 +102,7 @@ impl Store {
             job,
             config,
             types,
+            pool: None,
             view: View::default(),
             cluster: None,
             parts: BTreeMap::new(),
@@ -124,7 +128,7 @@ impl Store {
     }
 
     /// Handles a received frame.
-    pub fn frame(&mut self, from: &NodeId, kind: Kind, body: &[u8], now: Instant) {
+    pub fn frame(&mut self, from: &NodeId, kind: Kind, body: &Bytes, now: Instant) {
         if let Err(why) = self.try_frame(from, kind, body, now) {
             self.stats.refused += 1;
             self.out.push(StoreAction::Event(Fact::Refused { from: from.clone(), why }));
@@ -135,7 +139,7 @@ impl Store {
         &mut self,
         from: &NodeId,
         kind: Kind,
-        body: &[u8],
+        body: &Bytes,
         now: Instant,
     ) -> Result<(), FrameError> {
         match kind {
@@ -345,6 +349,6 @@ impl Store {
     }
 }
 
-fn decode<T: serde::de::DeserializeOwned>(kind: Kind, body: &[u8]) -> Result<T, FrameError> {
-    wire::decode(kind, body).map_err(|why| FrameError::Decode { kind, why })
+fn decode<T: serde::de::DeserializeOwned>(kind: Kind, body: &Bytes) -> Result<T, FrameError> {
+    wire::decode_shared(kind, body).map_err(|why| FrameError::Decode { kind, why })
 }

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::plan::ReceiverGroup;
 use crate::id::{Epoch, NodeId};
+use crate::net::SegmentPool;
 use crate::share::Version;
 use crate::share::cell::{Cell, Payload, digest};
 use crate::share::message::{PayloadId, RANGES_MAX, Update};
@@ -123,9 +124,19 @@ impl ObjectPart {
     }
 
     /// Adds a segment to its payload.
-    pub fn take(&mut self, from: &NodeId, update: Update, now: Instant) -> SegmentEffect {
+    pub fn take(
+        &mut self,
+        from: &NodeId,
+        update: Update,
+        pool: Option<&SegmentPool>,
+        now: Instant,
+    ) -> SegmentEffect {
         let Update { id, index, data, .. } = update;
         let sum = digest(index, &data);
+        let data = match pool {
+            Some(pool) => pool.pooled(sum, data),
+            None => data,
+        };
         let count = id.count();
         if count == 1 {
             if sum != id.sum {

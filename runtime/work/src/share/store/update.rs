@@ -285,7 +285,7 @@ impl Store {
         }
         let bytes = update.data.len();
         let request = update.request;
-        let taken = part.take(from, update, now);
+        let taken = part.take(from, update, self.pool.as_deref(), now);
         if !matches!(taken, SegmentEffect::Duplicate) {
             self.note_progress(slot, id.version, from, now);
         }

@@ -310,6 +310,9 @@ impl Engine {
         });
         let types = registry.objects().clone();
         let objects = Objects::new(me.node, config.job, types, config.share.clone(), handler);
+        if let Some(pool) = inner.net.segments() {
+            objects.set_pool(pool);
+        }
         // Both are set only here.
         let _ = inner.objects.set(objects.clone());
         let observer = Arc::new(observer::EngineObserver {
