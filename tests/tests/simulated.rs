@@ -518,6 +518,46 @@ fn a_slow_node_that_leaves_is_not_taken_for_dead() {
     assert!(lost.is_empty(), "{lost:?}");
 }
 
+/// The coordinator of a cluster dies at once with those that would succeed it. The other members are
+/// not lost with them.
+#[test]
+fn members_survive_the_loss_of_their_coordinator_and_its_successors() {
+    let job = ModelledJob { work_us: 200_000_000, ..TREE };
+    let answer = job.answer();
+    for seed in 1..=3 {
+        let job = job.clone();
+        let (ended, dead) = simulate(|| async move {
+            let grid = SimulatedGrid::start(&layout(&[8, 8], seed), registry()).await;
+            let run = grid.submit(job, quiet(seed), None).await.expect("it is taken");
+            let root = run.granted().coordinator.cluster.clone();
+            let hosts = run.granted().view.cluster_coordinators.clone();
+            let machines = grid.machines().clone();
+            let far = if root == "c0".into() { "c1" } else { "c0" };
+            let mut members: Vec<NodeId> =
+                run.granted().view.in_cluster(&far.into()).cloned().collect();
+            members.sort_by_key(|node| hosts.get(&far.into()) != Some(node));
+            // Its coordinator, and those that would succeed it.
+            let dead: Vec<NodeId> = members[..members.len().div_ceil(2)].to_vec();
+            let killed = dead.clone();
+            let script = actix_rt::spawn(async move {
+                sleep(Duration::from_secs(2)).await;
+                for node in &killed {
+                    assert!(machines.kill(node));
+                }
+            });
+            let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+            script.abort();
+            (ended, dead)
+        });
+        for (at, text) in &ended.said {
+            println!("{:8.3} s  {text}", at.as_secs_f64());
+        }
+        assert_eq!(ended.ended.outcome.as_ref().expect("no failure").checksum, answer);
+        let lost = ended.said.iter().filter(|(_, text)| text.contains("was lost")).count();
+        assert_eq!(lost, dead.len(), "seed {seed}: {dead:?}");
+    }
+}
+
 /// A checkpoint that takes five minutes over a cluster's link does not delay the orders to its
 /// nodes to leave.
 #[test]

@@ -578,8 +578,22 @@ impl Coordinator {
         });
         self.ship_records();
         let change = former.and_then(|former| small_change(former, &self.view));
-        for cluster in self.view.cluster_coordinators.keys() {
+        for (cluster, host) in self.view.cluster_coordinators.iter() {
             self.send_view(cluster, change.as_ref(), ctx);
+            let before = former.and_then(|former| former.cluster_coordinators.get(cluster));
+            if before.is_some_and(|before| !self.view.members.contains_key(before)) {
+                self.introduce_host(cluster, host, ctx);
+            }
+        }
+    }
+
+    /// Sends the view to the other members of a cluster, whose coordinator is lost. Usually the new
+    /// coordinator does that. If it is lost as well, the members must know it to find that out.
+    fn introduce_host(&self, cluster: &ClusterId, host: &NodeId, ctx: &mut Context<Self>) {
+        for node in self.view.in_cluster(cluster).filter(|node| *node != host) {
+            let sending = send_view(&self.hub, node, self.spec.id, &self.view, None);
+            // A lost member does not answer; a late one learns the view from its coordinator.
+            ctx.spawn(async move { drop(sending.await) }.into_actor(self));
         }
     }
 
