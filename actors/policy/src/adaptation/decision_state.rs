@@ -268,6 +268,13 @@ impl<'a> DecisionState<'a> {
         self.is_before_first_iteration() && waited < END_PART * passed
     }
 
+    /// The time to the end of the job in seconds, if it is too short for a change to pay.
+    pub fn near_end(&self) -> Option<f64> {
+        let near = f64::from(self.settings.near_end) * self.snapshot.period_s;
+        let near = near.min(self.settings.settle_s);
+        self.snapshot.remaining_s().filter(|&left| left < near)
+    }
+
     /// Creates a trial that starts now.
     pub fn trial(&self, aim: Aim, prediction: Prediction) -> Trial {
         Trial {

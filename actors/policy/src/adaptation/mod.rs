@@ -261,8 +261,17 @@ fn fence(snapshot: &Snapshot, memory: &Memory) -> Option<Reason> {
     (again && memory.tick > 0).then_some(Reason::Repeated { period: snapshot.period })
 }
 
-/// Applies the rules in their order; the first that applies decides the size.
+/// Chooses the actions of a period.
 fn choose(turn: &mut DecisionState<'_>) {
+    let is_free = !turn.in_cool_down();
+    choose_size(turn);
+    if is_free {
+        shrink::move_slow_root(turn);
+    }
+}
+
+/// Applies the rules in their order; the first that applies decides the size.
+fn choose_size(turn: &mut DecisionState<'_>) {
     let leaving = &turn.snapshot.leaving;
     if turn.snapshot.root.as_ref().is_some_and(|root| leaving.contains_key(&root.node)) {
         turn.move_root(RootMoveReason::Leaving, &BTreeSet::new(), None);
@@ -290,9 +299,7 @@ fn choose(turn: &mut DecisionState<'_>) {
         let periods = turn.memory.cool_until - turn.memory.tick + 1;
         return turn.add_reason(Reason::CoolDown { periods });
     }
-    let near = f64::from(turn.settings.near_end);
-    let near = (near * turn.snapshot.period_s).min(turn.settings.settle_s);
-    if let Some(remaining_s) = turn.snapshot.remaining_s().filter(|&left| left < near) {
+    if let Some(remaining_s) = turn.near_end() {
         return turn.add_reason(Reason::NearEnd { remaining_s });
     }
     let (e_min, e_max) = (turn.settings.e_min, turn.settings.e_max);

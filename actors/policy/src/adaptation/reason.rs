@@ -542,6 +542,8 @@ pub enum RootMoveReason {
     Leaving,
     /// Its node is bad.
     BadNode,
+    /// Its node is slow, and stays.
+    SlowNode,
     /// Its cluster is removed.
     BadCluster,
 }

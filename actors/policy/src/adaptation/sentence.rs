@@ -307,6 +307,8 @@ impl fmt::Display for Reason {
                 match why {
                     RootMoveReason::Leaving => "its node was asked to leave",
                     RootMoveReason::BadNode => "its node is bad",
+                    RootMoveReason::SlowNode =>
+                        "its node is slow, and all wait for the root's work",
                     RootMoveReason::BadCluster => "its cluster is removed",
                 }
             ),

@@ -133,6 +133,26 @@ pub(super) fn remove_owed(turn: &mut DecisionState<'_>) -> bool {
     true
 }
 
+/// Moves the root off a slow node that stays, whatever the efficiency: all processors wait for the
+/// work of the root alone, which efficiency shows as little as the number of processors. A job
+/// without iterations keeps its root, since the root's work would begin again.
+pub(super) fn move_slow_root(turn: &mut DecisionState<'_>) {
+    let Some(root) = &turn.snapshot.root else { return };
+    let iterates = turn.snapshot.progress.is_some_and(|p| p.done > 0);
+    let is_going = turn.memory.root_move.is_some()
+        || turn.memory.pending_removal.is_some()
+        || turn.snapshot.leaving.contains_key(&root.node);
+    if !iterates || is_going || turn.near_end().is_some() {
+        return;
+    }
+    let named = || turn.clusters.values().flat_map(|c| c.worst.iter().chain(&c.best));
+    let slow: BTreeSet<NodeId> =
+        named().filter(|w| is_slow(turn, w)).map(|w| w.node.clone()).collect();
+    if slow.contains(&root.node) {
+        turn.move_root(RootMoveReason::SlowNode, &slow, None);
+    }
+}
+
 /// Undoes harmful growth: removes the same number of the worst processors, or only bad ones if
 /// there are any. Returns whether it removes any.
 pub(super) fn undo_growth(turn: &mut DecisionState<'_>) -> bool {

@@ -276,7 +276,7 @@ fn the_roots_cluster_goes_after_the_root() {
 }
 
 #[test]
-fn a_slow_root_moves_and_its_node_goes_later() {
+fn a_slow_root_moves_and_its_node_goes_as_well() {
     let mut world = paper();
     world.run(2);
     // The slow nodes are enough to matter; the root's node is one of them.
@@ -292,11 +292,28 @@ fn a_slow_root_moves_and_its_node_goes_later() {
     settled(&world, 35..=40, 90.0..110.0);
     assert_ne!(world.root.as_str(), "fs0-00");
     assert_eq!(world.members_of("fs0"), 0, "{}", world.explanation());
-    assert!(
-        world.said(|r| matches!(r, Reason::NodeRemovedLater { .. })),
-        "{}",
-        world.explanation()
-    );
+}
+
+/// A load on the root's node alone hardly changes the efficiency. The root moves all the same.
+#[test]
+fn the_root_leaves_a_slow_node_within_the_band() {
+    let mut world = paper();
+    world.run(12);
+    let root = world.root.clone();
+    world.nodes.get_mut(&root).expect("it is there").load = 10.0;
+    world.run(6);
+    assert_ne!(world.root, root, "{}", world.explanation());
+    let moved = |r: &Reason| {
+        matches!(
+            r,
+            Reason::RootMoves { why: RootMoveReason::SlowNode | RootMoveReason::BadNode, .. }
+        )
+    };
+    assert!(world.said(moved), "{}", world.explanation());
+    let moves = world.log.iter().flat_map(|l| &l.decision.actions);
+    let moves = moves.filter(|action| matches!(action, AdaptationAction::MoveRoot { .. })).count();
+    assert_eq!(moves, 1, "{}", world.explanation());
+    replays(&world);
 }
 
 #[test]
