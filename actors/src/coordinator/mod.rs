@@ -839,8 +839,9 @@ impl Coordinator {
     fn watches(&self, from: &MessageOrigin, subject: &NodeId) -> bool {
         let Peer { node, cluster, .. } = &from.peer;
         let host = self.view.cluster_coordinators.get(cluster);
-        let same = self.view.cluster_of(subject) == Some(cluster);
-        same && node != subject && (host == Some(node) || host == Some(subject))
+        // Several members report one loss. Once it is handled, the other reports have no effect.
+        let Some(place) = self.view.cluster_of(subject) else { return true };
+        place == cluster && node != subject && (host == Some(node) || host == Some(subject))
     }
 }
 

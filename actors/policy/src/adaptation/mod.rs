@@ -85,7 +85,8 @@
 //! 13. The root's node is never simply removed (B6.9). The root first moves to a node of another
 //!     cluster, chosen by speed and by the bandwidth of the cluster's uplink. If the root's node is
 //!     healthy, another node is removed instead. The root also moves if another party asked its
-//!     node to leave.
+//!     node to leave. In a job with iterations it leaves a slow node at any efficiency, since all
+//!     processors wait for the work of the root alone.
 //! 14. Every removal is a leave with notice (C31). No removal names joining or leaving nodes, and
 //!     no leaving node is a target of any action (C25, C26). A planned leave is no crash (C28).
 //!
