@@ -518,8 +518,8 @@ fn a_slow_node_that_leaves_is_not_taken_for_dead() {
     assert!(lost.is_empty(), "{lost:?}");
 }
 
-/// The coordinator of a cluster dies at once with those that would succeed it. The other members are
-/// not lost with them.
+/// The coordinator of a cluster dies at once with those that would succeed it. The other members
+/// are not lost with them.
 #[test]
 fn members_survive_the_loss_of_their_coordinator_and_its_successors() {
     let job = ModelledJob { work_us: 200_000_000, ..TREE };
@@ -542,7 +542,7 @@ fn members_survive_the_loss_of_their_coordinator_and_its_successors() {
             let script = actix_rt::spawn(async move {
                 sleep(Duration::from_secs(2)).await;
                 for node in &killed {
-                    assert!(machines.kill(node));
+                    machines.switch_off(node);
                 }
             });
             let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
@@ -553,8 +553,10 @@ fn members_survive_the_loss_of_their_coordinator_and_its_successors() {
             println!("{:8.3} s  {text}", at.as_secs_f64());
         }
         assert_eq!(ended.ended.outcome.as_ref().expect("no failure").checksum, answer);
-        let lost = ended.said.iter().filter(|(_, text)| text.contains("was lost")).count();
-        assert_eq!(lost, dead.len(), "seed {seed}: {dead:?}");
+        let losses = ended.said.iter().filter(|(_, text)| text.contains("lost"));
+        let last = losses.map(|(_, text)| text.as_str()).next_back().expect("nodes are lost");
+        let left = format!("continuing with {} nodes", 16 - dead.len());
+        assert!(last.ends_with(&left), "seed {seed}: {last}");
     }
 }
 

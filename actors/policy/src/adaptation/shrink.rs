@@ -133,9 +133,9 @@ pub(super) fn remove_owed(turn: &mut DecisionState<'_>) -> bool {
     true
 }
 
-/// Moves the root off a slow node that stays, whatever the efficiency: all processors wait for the
-/// work of the root alone, which efficiency shows as little as the number of processors. A job
-/// without iterations keeps its root, since the root's work would begin again.
+/// Moves the root off a slow node that stays, at any efficiency. All processors wait for the work
+/// of the root alone, which the efficiency hardly shows. A job without iterations keeps its root,
+/// since the root's work would begin again.
 pub(super) fn move_slow_root(turn: &mut DecisionState<'_>) {
     let Some(root) = &turn.snapshot.root else { return };
     let iterates = turn.snapshot.progress.is_some_and(|p| p.done > 0);
