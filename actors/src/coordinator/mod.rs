@@ -582,16 +582,24 @@ impl Coordinator {
             self.send_view(cluster, change.as_ref(), ctx);
             let before = former.and_then(|former| former.cluster_coordinators.get(cluster));
             if before.is_some_and(|before| !self.view.members.contains_key(before)) {
-                self.introduce_host(cluster, host, ctx);
+                self.introduce_host(cluster, host, change.as_ref(), ctx);
             }
         }
     }
 
-    /// Sends the view to the other members of a cluster, whose coordinator is lost. Usually the new
-    /// coordinator does that. If it is lost as well, the members must know it to find that out.
-    fn introduce_host(&self, cluster: &ClusterId, host: &NodeId, ctx: &mut Context<Self>) {
+    /// Sends the change of the view to the other members of a cluster whose former coordinator is no
+    /// member. Usually the new coordinator does that. If it is lost as well, no member would watch
+    /// it otherwise. Whole views are too long to be sent to all at once.
+    fn introduce_host(
+        &self,
+        cluster: &ClusterId,
+        host: &NodeId,
+        change: Option<&ViewChange>,
+        ctx: &mut Context<Self>,
+    ) {
+        let Some(change) = change else { return };
         for node in self.view.in_cluster(cluster).filter(|node| *node != host) {
-            let sending = send_view(&self.hub, node, self.spec.id, &self.view, None);
+            let sending = send_view(&self.hub, node, self.spec.id, &self.view, Some(change));
             // A lost member does not answer; a late one learns the view from its coordinator.
             ctx.spawn(async move { drop(sending.await) }.into_actor(self));
         }
@@ -835,7 +843,7 @@ impl Message for RootEndReport {
 
 impl Coordinator {
     /// Whether a sender may declare another node silent: the host of the node's cluster, or a
-    /// member of the cluster that the node hosts.
+    /// member of the cluster that the node hosts. Any member may name a node that is no member.
     fn watches(&self, from: &MessageOrigin, subject: &NodeId) -> bool {
         let Peer { node, cluster, .. } = &from.peer;
         let host = self.view.cluster_coordinators.get(cluster);

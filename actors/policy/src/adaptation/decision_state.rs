@@ -313,7 +313,8 @@ impl<'a> DecisionState<'a> {
             let node = &named.node;
             *node != root.node && !avoid.contains(node) && !self.snapshot.leaving.contains_key(node)
         };
-        // Prefers another cluster, since a node's problem is often its cluster's. Prefers the
+        // Prefers another cluster, since a node's problem is often its cluster's, but not if the
+        // node is known to be slow alone. Prefers the
         // fastest cluster, since it exchanges most with the root. Useful speed of the last period
         // would be chance in a phase without work. All that the root hands out passes the uplink of
         // its cluster.
@@ -330,7 +331,7 @@ impl<'a> DecisionState<'a> {
             .into_iter()
             .map(|(id, c, to)| (id, c.speed.value() * carried(id), to))
             .max_by(|a, b| {
-                let other = |id: &ClusterId| *id != root.cluster;
+                let other = |id: &ClusterId| why != RootMoveReason::SlowNode && *id != root.cluster;
                 let rank = other(a.0).cmp(&other(b.0)).then(a.1.total_cmp(&b.1));
                 rank.then_with(|| b.0.cmp(a.0))
             });

@@ -158,6 +158,26 @@ impl Limit {
     }
 }
 
+/// The root's stay on slow nodes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SlowRoot {
+    /// The root's node, if it was slow in the last period.
+    pub node: Option<NodeId>,
+    /// Number of periods in a row in which it was.
+    pub periods: u32,
+    /// Number of moves off slow nodes so far.
+    pub moves: u32,
+    /// Time of the job's clock before which there is no other such move, in seconds.
+    pub rest_until_s: f64,
+}
+
+impl SlowRoot {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// A move of the root that is under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootMove {
@@ -262,6 +282,9 @@ pub struct Memory {
     pub period: u64,
     /// Number of decisions, over all epochs.
     pub tick: u64,
+    /// The root's stay on slow nodes.
+    #[serde(skip_serializing_if = "SlowRoot::is_default")]
+    pub slow_root: SlowRoot,
     /// The job's iterations, where it reports any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iterations: Option<Iterations>,
@@ -399,6 +422,7 @@ impl Memory {
             epoch: Epoch::default(),
             period: 0,
             tick: 0,
+            slow_root: SlowRoot::default(),
             iterations: None,
             span: 1,
             synchronous: false,

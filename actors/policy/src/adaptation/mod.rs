@@ -85,8 +85,9 @@
 //! 13. The root's node is never simply removed (B6.9). The root first moves to a node of another
 //!     cluster, chosen by speed and by the bandwidth of the cluster's uplink. If the root's node is
 //!     healthy, another node is removed instead. The root also moves if another party asked its
-//!     node to leave. In a job with iterations it leaves a slow node at any efficiency, since all
-//!     processors wait for the work of the root alone.
+//!     node to leave. If it saves checkpoints, it also leaves a node that was slow for several
+//!     periods, also within the band: all processors wait while it runs the serial part of an
+//!     iteration. The next such move waits, each time for longer.
 //! 14. Every removal is a leave with notice (C31). No removal names joining or leaving nodes, and
 //!     no leaving node is a target of any action (C25, C26). A planned leave is no crash (C28).
 //!
@@ -221,6 +222,7 @@ pub fn decide(
     }
     observe::mark_unsettled(&mut turn, fell_over);
     observe::observe(&mut turn);
+    observe::note_slow_root(&mut turn);
     judge::judge(&mut turn);
     if turn.all.efficiency() >= Some(settings.e_min) {
         observe::remember_good(&mut turn);

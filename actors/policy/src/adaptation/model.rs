@@ -299,6 +299,7 @@ impl PolicyWorld {
             offers,
             progress: Some(JobProgress { done: self.done as u64, total: self.iterations }),
             synchronous: false,
+            has_checkpoints: true,
             ordered: false,
         }
     }
@@ -511,6 +512,12 @@ pub fn check(inputs: &Inputs, decision: &Decision) {
                 gone = snapshot.clusters[cluster].staying().saturating_add(gone);
             }
             AdaptationAction::MoveRoot { from, to, cluster } => {
+                let leaves = decision.actions.iter().any(|other| match other {
+                    AdaptationAction::Remove { nodes, .. } => nodes.contains(to),
+                    AdaptationAction::RemoveCluster { cluster: gone, .. } => gone == cluster,
+                    _ => false,
+                });
+                assert!(!leaves, "the root moves to {to}, which is removed");
                 assert_eq!(Some(from), root.map(|root| &root.node));
                 assert_ne!(from, to);
                 assert!(!snapshot.leaving.contains_key(to));

@@ -319,6 +319,20 @@ fn measure_unknown_links(turn: &mut DecisionState<'_>) {
     }
 }
 
+/// Counts the periods in which the root's node is slow.
+pub(super) fn note_slow_root(turn: &mut DecisionState<'_>) {
+    let slow = super::shrink::slow_nodes(turn);
+    let root = turn.snapshot.root.as_ref().map(|root| &root.node);
+    let node = root.filter(|node| slow.contains(*node)).cloned();
+    let seen = &mut turn.memory.slow_root;
+    seen.periods = match &node {
+        Some(_) if node == seen.node => seen.periods.saturating_add(1),
+        Some(_) => 1,
+        None => 0,
+    };
+    seen.node = node;
+}
+
 /// Checks whether the root has arrived. A move that takes too long is dropped, and may be requested
 /// again.
 fn check_root_move(turn: &mut DecisionState<'_>) {

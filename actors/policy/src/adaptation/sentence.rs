@@ -308,7 +308,7 @@ impl fmt::Display for Reason {
                     RootMoveReason::Leaving => "its node was asked to leave",
                     RootMoveReason::BadNode => "its node is bad",
                     RootMoveReason::SlowNode =>
-                        "its node is slow, and all wait for the root's work",
+                        "its node is slow, and all others wait for the serial part",
                     RootMoveReason::BadCluster => "its cluster is removed",
                 }
             ),

@@ -133,24 +133,39 @@ pub(super) fn remove_owed(turn: &mut DecisionState<'_>) -> bool {
     true
 }
 
-/// Moves the root off a slow node that stays, at any efficiency. All processors wait for the work
-/// of the root alone, which the efficiency hardly shows. A job without iterations keeps its root,
-/// since the root's work would begin again.
+/// Moves the root off a slow node that stays. All processors wait while the root runs the serial
+/// part of an iteration, which the efficiency hardly shows. A root without checkpoints stays, since
+/// its work would begin again, and so does that of processes that take their steps together, since
+/// its own process does not move with it.
 pub(super) fn move_slow_root(turn: &mut DecisionState<'_>) {
-    let Some(root) = &turn.snapshot.root else { return };
-    let iterates = turn.snapshot.progress.is_some_and(|p| p.done > 0);
-    let is_going = turn.memory.root_move.is_some()
+    let seen = &turn.memory.slow_root;
+    let is_slow = seen.periods >= turn.settings.bad_periods;
+    let rests = turn.memory.clock_s < seen.rest_until_s;
+    let iterates = turn.snapshot.has_checkpoints
+        && !turn.snapshot.synchronous
+        && turn.memory.iterations.is_some_and(|known| known.length_s.is_some());
+    let changes = |action: &AdaptationAction| !matches!(action, AdaptationAction::Measure { .. });
+    let is_busy = turn.actions.iter().any(changes)
+        || turn.memory.trial.is_some()
+        || turn.memory.root_move.is_some()
         || turn.memory.pending_removal.is_some()
-        || turn.snapshot.leaving.contains_key(&root.node);
-    if !iterates || is_going || turn.near_end().is_some() {
+        || turn.is_unsettled();
+    if !is_slow || rests || !iterates || is_busy || turn.near_end().is_some() {
         return;
     }
-    let named = || turn.clusters.values().flat_map(|c| c.worst.iter().chain(&c.best));
-    let slow: BTreeSet<NodeId> =
-        named().filter(|w| is_slow(turn, w)).map(|w| w.node.clone()).collect();
-    if slow.contains(&root.node) {
-        turn.move_root(RootMoveReason::SlowNode, &slow, None);
+    if turn.move_root(RootMoveReason::SlowNode, &slow_nodes(turn), None) {
+        let (first, cap) = (turn.settings.quarantine_s, turn.settings.quarantine_max_s);
+        let clock = turn.memory.clock_s;
+        let seen = &mut turn.memory.slow_root;
+        seen.rest_until_s = clock + (first * 2_f64.powf(f64::from(seen.moves))).min(cap);
+        seen.moves += 1;
     }
+}
+
+/// The slow nodes that are known by name.
+pub(super) fn slow_nodes(turn: &DecisionState<'_>) -> BTreeSet<NodeId> {
+    let named = turn.clusters.values().flat_map(|c| c.worst.iter().chain(&c.best));
+    named.filter(|w| is_slow(turn, w)).map(|w| w.node.clone()).collect()
 }
 
 /// Undoes harmful growth: removes the same number of the worst processors, or only bad ones if
@@ -704,10 +719,15 @@ fn candidates(turn: &DecisionState<'_>) -> Vec<RemovalCandidate> {
     let (max, mean) = (turn.all.max_speed, turn.all.mean_speed());
     let worst = worst_cluster(turn);
     let slowest = straggler(turn, |_| true);
+    // The node to which the root is moving.
+    let target = turn.memory.root_move.as_ref().map(|moving| &moving.to);
     let mut found = Vec::new();
     for (id, cluster) in &turn.clusters {
         let has_most = share_of_most(turn, cluster).is_some();
-        let staying = cluster.worst.iter().filter(|w| !turn.snapshot.leaving.contains_key(&w.node));
+        let stays = |w: &&RatedWorker| {
+            !turn.snapshot.leaving.contains_key(&w.node) && target != Some(&w.node)
+        };
+        let staying = cluster.worst.iter().filter(stays);
         for named in staying {
             let certain = is_slow(turn, named);
             let apart = is_exceptional(turn, named.inter, turn.all.inter);

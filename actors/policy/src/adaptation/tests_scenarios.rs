@@ -298,18 +298,19 @@ fn a_slow_root_moves_and_its_node_goes_as_well() {
 #[test]
 fn the_root_leaves_a_slow_node_within_the_band() {
     let mut world = paper();
+    world.iterations = Some(200);
     world.run(12);
     let root = world.root.clone();
     world.nodes.get_mut(&root).expect("it is there").load = 10.0;
     world.run(6);
     assert_ne!(world.root, root, "{}", world.explanation());
-    let moved = |r: &Reason| {
-        matches!(
-            r,
-            Reason::RootMoves { why: RootMoveReason::SlowNode | RootMoveReason::BadNode, .. }
-        )
-    };
+    let moved = |r: &Reason| matches!(r, Reason::RootMoves { why: RootMoveReason::SlowNode, .. });
     assert!(world.said(moved), "{}", world.explanation());
+    let settings = AdaptationSettings::default();
+    let band = settings.e_min..=settings.e_max;
+    let efficiencies: Vec<f64> =
+        world.log[12..].iter().filter_map(|l| l.decision.efficiency).collect();
+    assert!(efficiencies.iter().all(|e| band.contains(e)), "{efficiencies:?}");
     let moves = world.log.iter().flat_map(|l| &l.decision.actions);
     let moves = moves.filter(|action| matches!(action, AdaptationAction::MoveRoot { .. })).count();
     assert_eq!(moves, 1, "{}", world.explanation());

@@ -372,7 +372,8 @@ impl Net {
         self.0.transport.expected_of(cluster)
     }
 
-    /// The pool of the nodes in this process; `None` where each node has a process of its own.
+    /// The pool of object segments that the nodes of this process share; `None` where each node has
+    /// a process of its own.
     pub fn segments(&self) -> Option<Arc<SegmentPool>> {
         self.0.transport.segments()
     }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
-/// The number of segments that are looked at for each new one, to drop those that no node has.
+/// The number of segments that each call looks at, to drop those that no node has.
 const LOOKS: usize = 4;
 
 /// Equal byte strings of several nodes, kept once. A simulated grid would otherwise have as many
@@ -21,16 +21,12 @@ struct PooledSegments {
 }
 
 impl SegmentPool {
-    /// Returns bytes that are equal to the given ones: those of another node, or else these, which
-    /// the pool keeps as long as a node has them. `digest` is any digest of theirs.
+    /// Returns bytes that are equal to the given ones: those of another node, or else these. The
+    /// pool keeps them until a later call after their last user. `digest` is any digest of `bytes`.
     pub fn pooled(&self, digest: u64, bytes: Bytes) -> Bytes {
         let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let PooledSegments { by_digest, queue } = &mut *pool;
         let key = (digest, bytes.len());
-        if let Some(known) = by_digest.get(&key) {
-            // Another content of the same digest stays out of the pool.
-            return if *known == bytes { known.clone() } else { bytes };
-        }
         for _ in 0..LOOKS.min(queue.len()) {
             let Some(oldest) = queue.pop_front() else { break };
             if by_digest.get(&oldest).is_some_and(Bytes::is_unique) {
@@ -38,6 +34,10 @@ impl SegmentPool {
             } else {
                 queue.push_back(oldest);
             }
+        }
+        if let Some(known) = by_digest.get(&key) {
+            // Another content of the same digest stays out of the pool.
+            return if *known == bytes { known.clone() } else { bytes };
         }
         queue.push_back(key);
         by_digest.insert(key, bytes.clone());
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_segments_are_kept_once_and_dropped_with_their_last_user() {
+    fn equal_segments_are_kept_once_and_dropped_after_their_last_user() {
         let pool = SegmentPool::default();
         let first = pool.pooled(1, vec![1; 100].into());
         let second = pool.pooled(1, vec![1; 100].into());

@@ -79,7 +79,8 @@ pub(crate) trait Transport: Send + Sync {
         None
     }
 
-    /// The pool of the nodes in this process; `None` where each node has a process of its own.
+    /// The pool of object segments that the nodes of this process share; `None` where each node has
+    /// a process of its own.
     fn segments(&self) -> Option<Arc<SegmentPool>> {
         None
     }

@@ -9,6 +9,9 @@ use serde::de::{DeserializeOwned, Deserializer, Error, Visitor};
 use super::codec::{WireError, decode};
 use super::kind::Kind;
 
+/// The length in bytes of the shortest byte string that becomes a view.
+const VIEW_MIN: usize = 16 << 10;
+
 thread_local! {
     /// The message that this thread decodes, for [`shared_bytes`]: serde passes slices alone.
     static MESSAGE: RefCell<Option<Bytes>> = const { RefCell::new(None) };
@@ -33,7 +36,7 @@ pub fn decode_shared<T: DeserializeOwned>(kind: Kind, message: &Bytes) -> Result
     decode(kind, message)
 }
 
-/// Deserializes a byte string, for `#[serde(deserialize_with)]`. If it is most of the message that
+/// Deserializes a byte string, for `#[serde(deserialize_with)]`. If it is long, and most of the message that
 /// [`decode_shared`] decodes, it is a view of it, and else a copy: a short view would keep a long
 /// message in memory.
 ///
@@ -64,10 +67,12 @@ pub fn shared_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes,
     deserializer.deserialize_bytes(SharedVisitor)
 }
 
-/// Whether the bytes are a part of the message, and at least half of it.
+/// Whether the bytes are a part of the message, at least half of it, and long: short messages that
+/// arrive together may share one allocation.
 fn is_most_of(bytes: &[u8], message: &Bytes) -> bool {
     let (part, all) = (bytes.as_ptr_range(), message.as_ptr_range());
-    all.start <= part.start && part.end <= all.end && bytes.len() >= message.len() / 2
+    let is_part = all.start <= part.start && part.end <= all.end;
+    is_part && bytes.len() >= (message.len() / 2).max(VIEW_MIN)
 }
 
 #[cfg(test)]
@@ -88,8 +93,11 @@ mod tests {
 
     #[test]
     fn a_long_byte_string_is_a_view_and_a_short_one_a_copy() {
-        let piece =
-            Piece { number: 7, long: vec![1; 5000].into(), short: Bytes::from_static(b"short") };
+        let piece = Piece {
+            number: 7,
+            long: vec![1; VIEW_MIN].into(),
+            short: Bytes::from_static(b"short"),
+        };
         let message = encode(Kind::STEAL_REPLY, &piece).unwrap();
         let is_view = |bytes: &Bytes| message.as_ptr_range().contains(&bytes.as_ptr());
         let shared: Piece = decode_shared(Kind::STEAL_REPLY, &message).unwrap();

@@ -49,7 +49,7 @@ struct IncomingTransfer {
 enum ReceivedContent {
     /// Refused; chunks are dropped until the sender's cancel arrives.
     Refused,
-    /// Copied together.
+    /// The chunks so far, one after another.
     Copied(Vec<u8>),
     /// The sender's payload, which this process has in memory.
     Shared(Bytes),

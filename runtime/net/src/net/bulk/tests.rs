@@ -208,6 +208,10 @@ proptest! {
         for (side, offered) in offered.iter_mut().enumerate() {
             let arrived = link.delivered.iter().filter(|(to, _)| *to == 1 - side);
             let back = link.returned.iter().filter(|(from, _)| *from == side);
+            for (_, body) in arrived.clone().filter(|(_, body)| !body.is_empty()) {
+                let is_shared = offered.iter().any(|of| of.as_ptr() == body.as_ptr());
+                prop_assert_eq!(is_shared, share_memory);
+            }
             let mut ends: Vec<Bytes> =
                 arrived.chain(back).map(|(_, body)| body.clone()).collect();
             ends.sort();
