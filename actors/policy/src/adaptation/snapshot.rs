@@ -176,7 +176,7 @@ pub struct Snapshot {
     /// another cluster does not show whose link is slow: the fastest processes wait longest.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub synchronous: bool,
-    /// Whether the root saves checkpoints again and again: it then continues on another node.
+    /// Whether the root has saved a checkpoint, from which it continues on another node.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_checkpoints: bool,
     /// Whether the scheduler has given or reclaimed nodes on its own since the last period.
