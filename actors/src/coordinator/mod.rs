@@ -587,9 +587,9 @@ impl Coordinator {
         }
     }
 
-    /// Sends the change of the view to the other members of a cluster whose former coordinator is no
-    /// member. Usually the new coordinator does that. If it is lost as well, no member would watch
-    /// it otherwise. Whole views are too long to be sent to all at once.
+    /// Sends the change of the view to the other members of a cluster whose former coordinator is
+    /// no member. Usually the new coordinator does that. If it is lost as well, no member would
+    /// watch it otherwise. Whole views are too long to be sent to all at once.
     fn introduce_host(
         &self,
         cluster: &ClusterId,

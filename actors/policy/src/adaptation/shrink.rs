@@ -135,8 +135,8 @@ pub(super) fn remove_owed(turn: &mut DecisionState<'_>) -> bool {
 
 /// Moves the root off a slow node that stays. All processors wait while the root runs the serial
 /// part of an iteration, which the efficiency hardly shows. A root without checkpoints stays, since
-/// its work would begin again, and so does that of processes that take their steps together, since
-/// its own process does not move with it.
+/// its work would begin again. The root of processes that take their steps together stays too: its
+/// own process does not move with it.
 pub(super) fn move_slow_root(turn: &mut DecisionState<'_>) {
     let seen = &turn.memory.slow_root;
     let is_slow = seen.periods >= turn.settings.bad_periods;

@@ -36,9 +36,9 @@ pub fn decode_shared<T: DeserializeOwned>(kind: Kind, message: &Bytes) -> Result
     decode(kind, message)
 }
 
-/// Deserializes a byte string, for `#[serde(deserialize_with)]`. If it is long, and most of the message that
-/// [`decode_shared`] decodes, it is a view of it, and else a copy: a short view would keep a long
-/// message in memory.
+/// Deserializes a byte string, for `#[serde(deserialize_with)]`. If it is long, and most of the
+/// message that [`decode_shared`] decodes, it is a view of the message. Otherwise it is a copy,
+/// since a short view would keep a long message in memory.
 ///
 /// # Errors
 /// If the value is no byte string.

@@ -77,7 +77,7 @@ impl SharedObjects {
     }
 
     /// Keeps segments that other nodes of this process have as well in this pool.
-    pub fn set_pool(&self, pool: Arc<SegmentPool>) {
+    pub(crate) fn set_pool(&self, pool: Arc<SegmentPool>) {
         self.store().pool = Some(pool);
     }
 
