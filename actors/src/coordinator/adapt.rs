@@ -429,7 +429,7 @@ impl Coordinator {
             if let Some(reason) = decision.reasons.first() {
                 text = format!("{text}: {reason}");
             }
-            if !matches!(action, AdaptationAction::Measure { .. }) {
+            if action.is_change() {
                 self.notify_client(NoteKind::Text { text });
             }
             self.execute(action, ctx);

@@ -74,6 +74,13 @@ pub enum AdaptationAction {
     },
 }
 
+impl AdaptationAction {
+    /// Whether it changes the nodes of the job or the place of its root: all but a measurement.
+    pub fn is_change(&self) -> bool {
+        !matches!(self, AdaptationAction::Measure { .. })
+    }
+}
+
 /// A notable property of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

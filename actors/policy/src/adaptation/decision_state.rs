@@ -314,10 +314,9 @@ impl<'a> DecisionState<'a> {
             *node != root.node && !avoid.contains(node) && !self.snapshot.leaving.contains_key(node)
         };
         // Prefers another cluster, since a node's problem is often its cluster's, but not if the
-        // node is known to be slow alone. Prefers the
-        // fastest cluster, since it exchanges most with the root. Useful speed of the last period
-        // would be chance in a phase without work. All that the root hands out passes the uplink of
-        // its cluster.
+        // node is known to be slow alone. Prefers the fastest cluster, since it exchanges most with
+        // the root. Useful speed of the last period would be chance in a phase without work. All
+        // that the root hands out passes the uplink of its cluster.
         let candidates = self.clusters.iter().filter(|(id, _)| Some(**id) != gone);
         let candidates: Vec<_> =
             candidates.filter_map(|(id, c)| Some((*id, c, c.best.iter().find(fit)?))).collect();

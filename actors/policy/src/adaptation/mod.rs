@@ -222,15 +222,13 @@ pub fn decide(
     }
     observe::mark_unsettled(&mut turn, fell_over);
     observe::observe(&mut turn);
-    observe::note_slow_root(&mut turn);
     judge::judge(&mut turn);
     if turn.all.efficiency() >= Some(settings.e_min) {
         observe::remember_good(&mut turn);
     }
     let mut observed = turn.memory.clone();
     choose(&mut turn);
-    let changes = |action: &AdaptationAction| !matches!(action, AdaptationAction::Measure { .. });
-    if turn.actions.iter().any(changes) {
+    if turn.actions.iter().any(AdaptationAction::is_change) {
         turn.memory.doubt = None;
     }
     // New measurements change no nodes, so a monitored run makes them too.
@@ -266,11 +264,8 @@ fn fence(snapshot: &Snapshot, memory: &Memory) -> Option<Reason> {
 
 /// Chooses the actions of a period.
 fn choose(turn: &mut DecisionState<'_>) {
-    let is_free = !turn.in_cool_down();
     choose_size(turn);
-    if is_free {
-        shrink::move_slow_root(turn);
-    }
+    shrink::move_slow_root(turn);
 }
 
 /// Applies the rules in their order; the first that applies decides the size.

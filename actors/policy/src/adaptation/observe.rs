@@ -9,6 +9,7 @@ use super::change::{Crash, QuarantineSubject, RemovalCause};
 use super::decision_state::DecisionState;
 use super::memory::{Capacity, Iterations, Memory, QuarantineEntry, Refill, term};
 use super::reason::{QuarantineEndReason, Reason};
+use super::shrink::is_slow;
 use super::snapshot::JobProgress;
 use super::worker::SPAN_MAX;
 
@@ -39,6 +40,7 @@ pub(super) fn observe(turn: &mut DecisionState<'_>) {
     end_quarantines(turn);
     measure_unknown_links(turn);
     check_root_move(turn);
+    note_slow_root(turn);
     let memory = &mut turn.memory;
     memory.requested_since =
         (!turn.snapshot.requested.is_zero()).then(|| memory.requested_since.unwrap_or(memory.tick));
@@ -320,10 +322,10 @@ fn measure_unknown_links(turn: &mut DecisionState<'_>) {
 }
 
 /// Counts the periods in which the root's node is slow.
-pub(super) fn note_slow_root(turn: &mut DecisionState<'_>) {
-    let slow = super::shrink::slow_nodes(turn);
-    let root = turn.snapshot.root.as_ref().map(|root| &root.node);
-    let node = root.filter(|node| slow.contains(*node)).cloned();
+fn note_slow_root(turn: &mut DecisionState<'_>) {
+    let mut named = turn.clusters.values().flat_map(|c| c.worst.iter().chain(&c.best));
+    let slow = named.find(|w| turn.holds_root(&w.node) && is_slow(turn, w));
+    let node = slow.map(|w| w.node.clone());
     let seen = &mut turn.memory.slow_root;
     seen.periods = match &node {
         Some(_) if node == seen.node => seen.periods.saturating_add(1),

@@ -12,7 +12,7 @@ use super::change::{Aim, Prediction, QuarantineSubject, RemovalCause, Term};
 use super::decision::AdaptationAction;
 use super::decision_state::{AS_WIDE, DecisionState};
 use super::grow;
-use super::memory::{Capacity, Memory, Trial};
+use super::memory::{Capacity, Memory, Trial, term};
 use super::observe::begin_refill;
 use super::reason::{Evidence, Reason, RootMoveReason, StayReason};
 
@@ -139,33 +139,28 @@ pub(super) fn remove_owed(turn: &mut DecisionState<'_>) -> bool {
 /// own process does not move with it.
 pub(super) fn move_slow_root(turn: &mut DecisionState<'_>) {
     let seen = &turn.memory.slow_root;
-    let is_slow = seen.periods >= turn.settings.bad_periods;
+    let is_lasting = seen.periods >= turn.settings.bad_periods;
     let rests = turn.memory.clock_s < seen.rest_until_s;
     let iterates = turn.snapshot.has_checkpoints
         && !turn.snapshot.synchronous
         && turn.memory.iterations.is_some_and(|known| known.length_s.is_some());
-    let changes = |action: &AdaptationAction| !matches!(action, AdaptationAction::Measure { .. });
-    let is_busy = turn.actions.iter().any(changes)
+    let is_busy = turn.actions.iter().any(AdaptationAction::is_change)
+        || turn.in_cool_down()
         || turn.memory.trial.is_some()
         || turn.memory.root_move.is_some()
         || turn.memory.pending_removal.is_some()
         || turn.is_unsettled();
-    if !is_slow || rests || !iterates || is_busy || turn.near_end().is_some() {
+    if !is_lasting || rests || !iterates || is_busy || turn.near_end().is_some() {
         return;
     }
-    if turn.move_root(RootMoveReason::SlowNode, &slow_nodes(turn), None) {
-        let (first, cap) = (turn.settings.quarantine_s, turn.settings.quarantine_max_s);
+    let named = turn.clusters.values().flat_map(|c| c.worst.iter().chain(&c.best));
+    let slow = named.filter(|w| is_slow(turn, w)).map(|w| w.node.clone()).collect();
+    if turn.move_root(RootMoveReason::SlowNode, &slow, None) {
         let clock = turn.memory.clock_s;
         let seen = &mut turn.memory.slow_root;
-        seen.rest_until_s = clock + (first * 2_f64.powf(f64::from(seen.moves))).min(cap);
         seen.moves += 1;
+        seen.rest_until_s = clock + term(seen.moves, turn.settings);
     }
-}
-
-/// The slow nodes that are known by name.
-pub(super) fn slow_nodes(turn: &DecisionState<'_>) -> BTreeSet<NodeId> {
-    let named = turn.clusters.values().flat_map(|c| c.worst.iter().chain(&c.best));
-    named.filter(|w| is_slow(turn, w)).map(|w| w.node.clone()).collect()
 }
 
 /// Undoes harmful growth: removes the same number of the worst processors, or only bad ones if

@@ -141,10 +141,7 @@ proptest! {
         job.snapshot.mode = if monitored { Mode::Monitor } else { Mode::Adaptive };
         job.each(|worker| worker.speed_error = 0.2);
         let decided = |decision: &Decision| {
-            let changes = |action: &&AdaptationAction| {
-                !matches!(action, AdaptationAction::Measure { .. })
-            };
-            decision.decided().iter().any(|action| changes(&action))
+            decision.decided().iter().any(AdaptationAction::is_change)
         };
         let (mut waited_s, mut measured) = (0.0, 0);
         loop {

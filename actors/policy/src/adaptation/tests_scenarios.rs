@@ -276,7 +276,7 @@ fn the_roots_cluster_goes_after_the_root() {
 }
 
 #[test]
-fn a_slow_root_moves_and_its_node_goes_as_well() {
+fn a_slow_root_moves_and_its_node_goes_later() {
     let mut world = paper();
     world.run(2);
     // The slow nodes are enough to matter; the root's node is one of them.
@@ -292,6 +292,11 @@ fn a_slow_root_moves_and_its_node_goes_as_well() {
     settled(&world, 35..=40, 90.0..110.0);
     assert_ne!(world.root.as_str(), "fs0-00");
     assert_eq!(world.members_of("fs0"), 0, "{}", world.explanation());
+    assert!(
+        world.said(|r| matches!(r, Reason::NodeRemovedLater { .. })),
+        "{}",
+        world.explanation()
+    );
 }
 
 /// A load on the root's node alone hardly changes the efficiency. The root moves all the same.
