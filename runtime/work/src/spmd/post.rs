@@ -16,7 +16,8 @@ use super::group::{OutgoingMessage, ProcessGroup, ProcessReport, ProcessState};
 use super::local_process::LocalProcess;
 use super::message::{DataMessage, Envelope, ForwardTarget, GroupId, ProcessMessage};
 use crate::id::{JobId, NodeId, Peer};
-use crate::membership::View;
+use crate::membership::{Member, Members, View};
+use crate::net::Address;
 use crate::wire::{self, Kind};
 use crate::work::waker::Waker;
 
@@ -48,8 +49,8 @@ struct PostState {
     /// Epoch and version of the last view. They are higher in each membership of this node in the
     /// job.
     stay: (u32, u64),
-    /// The members of the last view, by node.
-    members: BTreeMap<NodeId, JobMember>,
+    /// The members of the last view, which all nodes of a process share.
+    members: Members,
     /// Messages dropped because their configuration had ended, for processes that have ended.
     stale: u64,
 }
@@ -60,6 +61,20 @@ pub(crate) struct JobMember {
     pub(crate) peer: Peer,
     pub(crate) threads: u32,
     pub(crate) leaving: bool,
+}
+
+impl JobMember {
+    fn of((node, member): (&NodeId, &Member)) -> Self {
+        Self {
+            peer: Peer {
+                node: node.clone(),
+                incarnation: member.incarnation,
+                cluster: member.cluster.clone(),
+            },
+            threads: member.threads,
+            leaving: member.leaving,
+        }
+    }
 }
 
 /// The dispatcher of one job's processes on this node.
@@ -93,7 +108,13 @@ impl Dispatcher {
         let (node, cluster) = ("alone".into(), "alone".into());
         let me = Peer { node, incarnation: Default::default(), cluster };
         let post = Self::new(JobId(0), me.clone(), Box::new(|_, _| {}), Box::new(|_, _| {}));
-        let member = JobMember { peer: me.clone(), threads, leaving: false };
+        let member = Member {
+            incarnation: me.incarnation,
+            cluster: me.cluster,
+            address: Address::Memory,
+            threads,
+            leaving: false,
+        };
         post.state().members.insert(me.node, member);
         post
     }
@@ -203,35 +224,23 @@ impl Dispatcher {
 
     /// Applies a new view of the job.
     pub(crate) fn apply_view(&self, view: &View) {
-        let members = view.members.iter().map(|(node, member)| {
-            let peer = Peer {
-                node: node.clone(),
-                incarnation: member.incarnation,
-                cluster: member.cluster.clone(),
-            };
-            let (threads, leaving) = (member.threads, member.leaving);
-            (node.clone(), JobMember { peer, threads, leaving })
-        });
-        let members: BTreeMap<NodeId, JobMember> = members.collect();
-        let lost = |members: &BTreeMap<NodeId, JobMember>, peer: &Peer| {
-            members.get(&peer.node).is_none_or(|member| member.peer.incarnation != peer.incarnation)
+        let members = &view.members;
+        let lost = |peer: &Peer| {
+            members.get(&peer.node).is_none_or(|member| member.incarnation != peer.incarnation)
         };
+        self.with_groups(|state, number| Some(state.groups.get_mut(&number)?.lost(lost)));
         self.with_groups(|state, number| {
-            Some(state.groups.get_mut(&number)?.lost(|peer| lost(&members, peer)))
-        });
-        self.with_groups(|state, number| {
-            let leaves = |one: &JobMember| one.leaving;
-            let known = |node| state.members.get(node).is_some_and(leaves);
-            let leaving: Vec<&Peer> = members
+            let known = |node| state.members.get(node).is_some_and(|member| member.leaving);
+            let leaving: Vec<Peer> = members
                 .iter()
-                .filter(|(node, member)| leaves(member) && !known(node))
-                .map(|(_, member)| &member.peer)
+                .filter(|(node, member)| member.leaving && !known(node))
+                .map(|member| JobMember::of(member).peer)
                 .collect();
             let group = state.groups.get_mut(&number)?;
             leaving.iter().any(|peer| group.counts_on(peer)).then(|| group.request_decision())
         });
         let mut state = self.state();
-        state.members = members;
+        state.members = members.clone();
         state.stay = (view.epoch.0, view.version);
         state.views += 1;
         // Roots that wait for nodes check again.
@@ -344,7 +353,7 @@ impl Dispatcher {
 
     /// The members of the job.
     pub(crate) fn members(&self) -> Vec<JobMember> {
-        self.state().members.values().cloned().collect()
+        self.state().members.iter().map(JobMember::of).collect()
     }
 
     /// Whether the root of a group runs here.
@@ -366,13 +375,13 @@ impl Dispatcher {
                     *running.entry(peer).or_default() += 1;
                 }
             }
-            let is_free = |member: &&JobMember| {
+            let is_free = |member: &JobMember| {
                 let count = running.get(&member.peer).copied().unwrap_or_default();
                 let stays = !member.leaving && !group.is_released(&member.peer);
                 member.peer != self.me && stays && count < member.threads
             };
-            let free = state.members.values().filter(|_| unclaimed).filter(is_free);
-            nodes.extend(free.map(|member| member.peer.node.clone()));
+            let all = state.members.iter().filter(|_| unclaimed).map(JobMember::of);
+            nodes.extend(all.filter(is_free).map(|member| member.peer.node));
         }
         nodes
     }
