@@ -165,7 +165,10 @@ impl PolicyTestJob {
                 AdaptationAction::Request(request) => {
                     let list = self.workers.values_mut().next().expect("a cluster");
                     let like = list[0].clone();
-                    for i in 0..request.count.get() {
+                    let known = list.iter().filter_map(|w| w.node.as_str().strip_prefix("new"));
+                    let next = known.filter_map(|number| number.parse().ok()).max();
+                    let first = next.map_or(0, |last: u32| last + 1);
+                    for i in first..first + request.count.get() {
                         let node: NodeId = format!("new{i}").as_str().into();
                         list.push(WorkerStats { node, speed: Some(speed), ..like.clone() });
                     }

@@ -264,8 +264,12 @@ impl<'a> DecisionState<'a> {
             .memory
             .iterations
             .map_or(self.memory.clock_s, |known| self.memory.clock_s - known.at_s);
-        let waited = f64::from(self.memory.below) * self.snapshot.period_s;
-        self.is_before_first_iteration() && waited < END_PART * passed
+        self.is_before_first_iteration() && self.below_s() < END_PART * passed
+    }
+
+    /// Seconds for which efficiency has been below the band.
+    pub fn below_s(&self) -> f64 {
+        f64::from(self.memory.below) * self.snapshot.period_s
     }
 
     /// The time to the end of the job in seconds, if it is too short for a change to pay.

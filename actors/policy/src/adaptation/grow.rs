@@ -206,6 +206,10 @@ pub(super) fn add_request(
     }
     let fits = Processors(turn.fitting(&request).len() as u32);
     let fitting = (!turn.snapshot.offers.is_empty()).then_some(fits);
+    if aim == Aim::Grow {
+        let (now, most) = (turn.memory.clock_s, turn.settings.quarantine_max_s);
+        turn.memory.surplus.end(now, most);
+    }
     turn.add_reason(Reason::Requested { count, aim, fitting });
     let better: Vec<_> =
         turn.memory.quarantine.iter().filter(|e| turn.is_better(e)).cloned().collect();

@@ -135,6 +135,8 @@ fn conclude(turn: &mut DecisionState<'_>, trial: Trial, observed: Measured) {
         limit(turn, true, true, &observed);
     }
     if helped {
+        // The effect is visible.
+        turn.memory.cool_until = turn.memory.cool_until.min(turn.memory.unsettled_until);
         return;
     }
     match aim {

@@ -262,6 +262,40 @@ impl RecentObservations {
     }
 }
 
+/// Phases in which the job had too many processors, learned from removals of healthy nodes.
+///
+/// A job that grows again after such a removal had a phase with little work, and may have more such
+/// phases. So the next removal waits until efficiency was low for longer than in that phase.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SurplusPhases {
+    /// Start of the phase of the last removal, until the job grows again, on the policy's own
+    /// clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_s: Option<f64>,
+    /// Seconds for which efficiency must be below the band before healthy nodes are removed.
+    pub wait_s: f64,
+}
+
+impl SurplusPhases {
+    /// Multiple of a phase's length that the next removal waits for.
+    const CAUTION: f64 = 2.0;
+
+    /// Records a removal of healthy nodes in a phase that began at this time.
+    pub(super) fn begin(&mut self, since_s: f64) {
+        self.since_s.get_or_insert(since_s);
+    }
+
+    /// Records growth at this time, which ends the phase of the last removal. The wait is at most
+    /// `most_s`.
+    pub(super) fn end(&mut self, now_s: f64, most_s: f64) {
+        if let Some(since_s) = self.since_s.take() {
+            let wait_s = (Self::CAUTION * (now_s - since_s)).min(most_s);
+            self.wait_s = self.wait_s.max(wait_s);
+        }
+    }
+}
+
 /// An efficiency that may be on either side of a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Doubt {
@@ -285,6 +319,9 @@ pub struct Memory {
     /// The root's stay on slow nodes.
     #[serde(skip_serializing_if = "SlowRoot::is_default")]
     pub slow_root: SlowRoot,
+    /// Phases in which the job had too many processors.
+    #[serde(skip_serializing_if = "is_default")]
+    pub surplus: SurplusPhases,
     /// The job's iterations, where it reports any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iterations: Option<Iterations>,
@@ -423,6 +460,7 @@ impl Memory {
             period: 0,
             tick: 0,
             slow_root: SlowRoot::default(),
+            surplus: SurplusPhases::default(),
             iterations: None,
             span: 1,
             synchronous: false,

@@ -47,6 +47,8 @@
 //! 7. Below Emin: the job shrinks by the same formula, at most to half. It shrinks only after
 //!    several bad periods in a row (C21, C22). Outstanding requests are withdrawn first: one
 //!    decision never both grows and shrinks (C21).
+//!    If the job grows again after a removal of healthy nodes, it had a phase with little work. The
+//!    next such removal waits until efficiency was low for twice as long, at most for an hour.
 //!    Nodes are chosen so that their processors fit the wanted number. A greater node joins if the
 //!    size comes nearer to the wanted one. If no other fits, it joins where the predicted
 //!    efficiency stays at Emin or above. A greater healthy node leaves only if the size comes
@@ -67,12 +69,16 @@
 //!     would lose the holders of the last results). Durations of tasks play no part (C30).
 //!
 //! **Selection of nodes to remove** (B6.4)
-//! 11. By badness `alpha / speed + beta * inter + gamma * in worst cluster`. Bad nodes are removed
-//!     first and alone. A node is bad if it is slow against the *mean* speed beyond its error, or
-//!     if its link overhead is exceptional. Healthy nodes are removed only if there is no bad one:
-//!     then the job has too many nodes (B6.5). Only bad nodes enter quarantine. A cluster's badness
-//!     uses its mean speed: by the sum, a small healthy cluster would always be bad. Of clusters
-//!     with about equal badness, the smallest is removed first.
+//! 11. By badness `alpha / speed + beta * inter + gamma * in worst cluster`. The term of the link
+//!     counts for a node or cluster whose overhead is exceptional: too little work makes all wait
+//!     for steals from other clusters. So the slowest of healthy nodes are removed first. Those
+//!     that work most of the time stay, and so do the fastest ones, as many as the work occupies: a
+//!     slower processor would take longer for the same task. Bad nodes are removed first and alone.
+//!     A node is bad if it is slow against the *mean* speed beyond its error, or if its link
+//!     overhead is exceptional. Healthy nodes are removed only if there is no bad one: then the job
+//!     has too many nodes (B6.5). Only bad nodes enter quarantine. A cluster's badness uses its
+//!     mean speed: by the sum, a small healthy cluster would always be bad. Of clusters with about
+//!     equal badness, the smallest is removed first.
 //! 12. A whole cluster is removed after one bad period in either of two cases. Its mean
 //!     inter-cluster overhead is above the threshold and exceptional, or its link is measured to be
 //!     the bottleneck. In a synchronous job no overhead is exceptional, since the fastest processes
@@ -176,7 +182,7 @@ pub use explain::{
 pub use links::{LinkMemory, LinkRank, LinkRanking, Probe, RememberedLink};
 pub use memory::{
     Acquittal, Capacity, Doubt, Iterations, Limit, Memory, Migration, QUARANTINE_MAX,
-    QuarantineEntry, RecentObservations, Refill, Requirements, RootMove, Trial,
+    QuarantineEntry, RecentObservations, Refill, Requirements, RootMove, SurplusPhases, Trial,
 };
 pub use number::ExactSum;
 pub use reason::{Evidence, QuarantineEndReason, Reason, RootMoveReason, StayReason};

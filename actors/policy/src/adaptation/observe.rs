@@ -104,8 +104,13 @@ fn estimate_iterations(turn: &mut DecisionState<'_>) {
         known => periods <= 0.9 || span.abs_diff(known) > 1,
     };
     if other {
+        let is_longer = span > memory.span;
         memory.span = span;
-        // The clusters learn the span now; their next aggregates still use the old one.
+        if !is_longer {
+            return;
+        }
+        // The clusters learn the span now; their next aggregates still use the shorter one, which
+        // covers a part of an iteration.
         let until = memory.tick + 1;
         memory.cool_until = memory.cool_until.max(until);
         memory.unsettled_until = memory.unsettled_until.max(until);

@@ -18,6 +18,10 @@ pub enum StayReason {
     InDoubt,
     /// Enough other nodes leave.
     Enough,
+    /// It works for most of its time.
+    Busy,
+    /// It is among the fastest, as many as the job's work occupies.
+    Fast,
 }
 
 /// Evidence for a bad link against too little work.
@@ -191,6 +195,13 @@ pub enum Reason {
         seen: u32,
         /// Bad periods that a removal needs.
         needed: u32,
+    },
+    /// The job needed its processors again after the last removal of healthy nodes.
+    AwaitsPhase {
+        /// Seconds for which efficiency has been below the band.
+        seen_s: f64,
+        /// Seconds that a removal of healthy nodes needs.
+        needed_s: f64,
     },
     /// An action was taken shortly before.
     CoolDown {

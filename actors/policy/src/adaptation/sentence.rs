@@ -165,6 +165,11 @@ impl fmt::Display for Reason {
                 f,
                 "no node was removed: this is bad period {seen} of the {needed} in a row it takes"
             ),
+            AwaitsPhase { seen_s, needed_s } => write!(
+                f,
+                "no healthy node was removed: efficiency must be low for {needed_s:.0} s (so far \
+                 {seen_s:.0} s), since the job needed its processors again after the last removal"
+            ),
             CoolDown { periods } => write!(
                 f,
                 "nothing was changed: the effect of the last action needs {periods} more period{}",
@@ -283,6 +288,8 @@ impl fmt::Display for Reason {
                     StayReason::HoldsRoot => "it holds the job's root",
                     StayReason::InDoubt => "its speed may be as good as others', given its error",
                     StayReason::Enough => "enough other nodes are removed",
+                    StayReason::Busy => "it works for most of the time",
+                    StayReason::Fast => "it is one of the fastest, and there is enough work for it",
                 }
             ),
             NodeRemovedLater { node, cause } => write!(

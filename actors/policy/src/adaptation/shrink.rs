@@ -26,6 +26,8 @@ const FULL: f64 = 0.5;
 const STRAGGLER: f64 = 0.5;
 /// Difference from which an inter-cluster overhead is clearly higher than another one.
 const APART: f64 = 0.1;
+/// Multiple of the mean speed from which no other processor replaces one.
+const FASTER: f64 = 1.2;
 /// Maximum staying nodes that a decision reports.
 const STAYS_MAX: usize = 4;
 
@@ -36,6 +38,8 @@ enum RemovalScope {
     Worst,
     /// All nodes, bad ones first, since the job exceeds its maximum.
     Any,
+    /// Bad ones only.
+    Bad,
     /// Slow nodes only.
     Slow,
 }
@@ -51,6 +55,8 @@ struct RemovalCandidate {
     /// The problem of the worker; [`Cause::Surplus`] if it is healthy.
     cause: RemovalCause,
     in_doubt: bool,
+    /// Why the job needs the worker, if it is healthy and the job does.
+    needed: Option<StayReason>,
 }
 
 impl RemovalCandidate {
@@ -107,7 +113,13 @@ pub(super) fn below(turn: &mut DecisionState<'_>, efficiency: f64) {
     // Growth before any measurement was a guess. A job that cannot use it may return to its size.
     let guess = turn.memory.size_before_guess.filter(|&size| size < least);
     let most = n.saturating_sub(guess.unwrap_or(least));
-    remove(turn, n.saturating_sub(wanted), most, RemovalScope::Worst);
+    let (seen_s, needed_s) = (turn.below_s(), turn.memory.surplus.wait_s);
+    let mut scope = RemovalScope::Worst;
+    if seen_s < needed_s {
+        turn.add_reason(Reason::AwaitsPhase { seen_s, needed_s });
+        scope = RemovalScope::Bad;
+    }
+    remove(turn, n.saturating_sub(wanted), most, scope);
 }
 
 /// Removes the bad node that stayed only because it held the root. The removal belongs to the
@@ -500,11 +512,16 @@ fn remove(turn: &mut DecisionState<'_>, count: Processors, most: Processors, of:
     } else if !force && turn.awaits_verdict() {
         candidates.retain(|c| c.cause == RemovalCause::Slow);
     }
+    if of == RemovalScope::Bad {
+        candidates.retain(|c| c.cause != RemovalCause::Surplus);
+    }
     let (bad, healthy): (Vec<_>, Vec<_>) =
         candidates.into_iter().partition(|c| c.cause != RemovalCause::Surplus);
     if bad.is_empty() && healthy.is_empty() {
         return;
     }
+    let is_kept = |c: &RemovalCandidate| !force && c.needed.is_some();
+    let (kept, healthy): (Vec<_>, Vec<_>) = healthy.into_iter().partition(is_kept);
     let known = processors_of(&bad).saturating_add(processors_of(&healthy));
     let cure = !bad.is_empty() && !force;
     if cure && processors_of(&bad) < count {
@@ -564,11 +581,11 @@ fn remove(turn: &mut DecisionState<'_>, count: Processors, most: Processors, of:
     } else if none_fits && !force && of != RemovalScope::Slow {
         turn.add_reason(Reason::BestSize { processors: turn.all.counted });
     }
-    for stay in stays.into_iter().take(STAYS_MAX) {
+    for stay in stays.into_iter().chain(kept).take(STAYS_MAX) {
         let why = match () {
             _ if turn.holds_root(&stay.named.node) => StayReason::HoldsRoot,
             _ if stay.in_doubt => StayReason::InDoubt,
-            _ => StayReason::Enough,
+            _ => stay.needed.unwrap_or(StayReason::Enough),
         };
         let badness = stay.badness();
         turn.add_reason(Reason::Stays { node: stay.named.node, badness, why });
@@ -576,6 +593,38 @@ fn remove(turn: &mut DecisionState<'_>, count: Processors, most: Processors, of:
     if !chosen.is_empty() {
         remove_nodes(turn, &chosen, if cure { Aim::Cure } else { Aim::Shrink });
     }
+}
+
+/// The nodes that are faster than the mean, as far as the job's work occupies their processors, the
+/// fastest first.
+///
+/// No other processor can take over a task at the same rate. So without these nodes the job would
+/// take longer, although the others have time.
+fn fastest_for_work(turn: &DecisionState<'_>) -> BTreeSet<NodeId> {
+    let mut named: Vec<(&ClusterId, &RatedWorker)> = turn
+        .clusters
+        .iter()
+        .flat_map(|(id, cluster)| {
+            cluster.best.iter().chain(&cluster.worst).map(move |worker| (*id, worker))
+        })
+        .filter(|(_, worker)| worker.processor_speed() > FASTER * turn.all.mean_speed())
+        .collect();
+    named.sort_by(|(a, x), (b, y)| {
+        let by_speed = y.processor_speed().total_cmp(&x.processor_speed());
+        let by_root = turn.has_root(b).cmp(&turn.has_root(a));
+        by_speed.then(x.inter.total_cmp(&y.inter)).then(by_root).then_with(|| x.node.cmp(&y.node))
+    });
+    let mut left = f64::from(turn.all.counted) * (1.0 - turn.all.overhead);
+    let mut fast = BTreeSet::new();
+    for (_, worker) in named {
+        if left <= 0.0 {
+            break;
+        }
+        if fast.insert(worker.node.clone()) {
+            left -= f64::from(worker.processors);
+        }
+    }
+    fast
 }
 
 /// Selects among bad nodes, worst first: the worst that the job may lose, of any size, then those
@@ -644,6 +693,8 @@ fn remove_nodes(turn: &mut DecisionState<'_>, chosen: &[RemovalCandidate], aim: 
         // The job has more processors than it can use, so its earlier capacity is not a reference.
         turn.memory.refill = None;
         turn.memory.last_good = None;
+        let since_s = turn.memory.clock_s - turn.below_s();
+        turn.memory.surplus.begin(since_s);
     }
     for cause in [RemovalCause::Slow, RemovalCause::Link, RemovalCause::Surplus] {
         let nodes: Vec<NodeId> = chosen
@@ -714,6 +765,7 @@ fn candidates(turn: &DecisionState<'_>) -> Vec<RemovalCandidate> {
     let (max, mean) = (turn.all.max_speed, turn.all.mean_speed());
     let worst = worst_cluster(turn);
     let slowest = straggler(turn, |_| true);
+    let fast = fastest_for_work(turn);
     // The node to which the root is moving.
     let target = turn.memory.root_move.as_ref().map(|moving| &moving.to);
     let mut found = Vec::new();
@@ -737,12 +789,21 @@ fn candidates(turn: &DecisionState<'_>) -> Vec<RemovalCandidate> {
             let who = QuarantineSubject::Node(named.node.clone());
             let quality = quality(turn, named, cause);
             let acquitted = turn.memory.is_acquitted(&who, cause, quality, settings.better_factor);
+            let cause = if acquitted { RemovalCause::Surplus } else { cause };
+            let needed = match () {
+                _ if cause != RemovalCause::Surplus || turn.holds_root(&named.node) => None,
+                _ if 1.0 - named.overhead > settings.e_max => Some(StayReason::Busy),
+                _ if fast.contains(&named.node) => Some(StayReason::Fast),
+                _ => None,
+            };
             found.push(RemovalCandidate {
                 cluster: (*id).clone(),
                 speed_term: weights.alpha * max / named.processor_speed(),
-                link_term: weights.beta * named.inter,
+                // Too little work makes healthy nodes wait for steals from other clusters, too.
+                link_term: if link { weights.beta * named.inter } else { 0.0 },
                 cluster_term: if worst == Some(*id) { weights.gamma } else { 0.0 },
-                cause: if acquitted { RemovalCause::Surplus } else { cause },
+                cause,
+                needed,
                 in_doubt: named.processor_speed() < settings.slow_below * mean && !certain,
                 named: named.clone(),
             });
@@ -751,10 +812,15 @@ fn candidates(turn: &DecisionState<'_>) -> Vec<RemovalCandidate> {
     found.sort_by(|a, b| {
         let healthy = |c: &RemovalCandidate| c.cause == RemovalCause::Surplus;
         let by_badness = b.badness().total_cmp(&a.badness());
+        let by_link = b.named.inter.total_cmp(&a.named.inter);
         // Among equals, nodes outside the root's cluster come first.
         let by_root = turn.has_root(&a.cluster).cmp(&turn.has_root(&b.cluster));
         let by_kind = healthy(a).cmp(&healthy(b));
-        by_kind.then(by_badness).then(by_root).then_with(|| a.named.node.cmp(&b.named.node))
+        by_kind
+            .then(by_badness)
+            .then(by_link)
+            .then(by_root)
+            .then_with(|| a.named.node.cmp(&b.named.node))
     });
     found
 }
@@ -772,11 +838,17 @@ fn worst_cluster<'a>(turn: &DecisionState<'a>) -> Option<&'a ClusterId> {
     }
     let fastest = rated.iter().map(|r| r.2).fold(0.0, f64::max);
     let weights = turn.memory.weights;
-    let badness = |c: &ClusterAggregate, mean: f64| {
-        weights.alpha * fastest / mean + weights.beta * c.mean_inter().unwrap_or(0.0)
+    let link_term = |id: &ClusterId, cluster: &ClusterAggregate| {
+        let inter = cluster.mean_inter().unwrap_or(0.0);
+        let stands_out = inter > turn.settings.cluster_threshold
+            && is_exceptional(turn, inter, turn.inter_without(Some(id)));
+        if stands_out { weights.beta * inter } else { 0.0 }
     };
-    let most = rated.iter().map(|r| badness(r.1, r.2)).fold(0.0, f64::max);
-    let alike = rated.iter().filter(|r| badness(r.1, r.2) >= ALIKE * most);
+    let badness = |(id, cluster, mean): &(&ClusterId, &ClusterAggregate, f64)| {
+        weights.alpha * fastest / mean + link_term(id, cluster)
+    };
+    let most = rated.iter().map(badness).fold(0.0, f64::max);
+    let alike = rated.iter().filter(|&r| badness(r) >= ALIKE * most);
     alike
         .min_by(|a, b| {
             let by_root = turn.has_root(a.0).cmp(&turn.has_root(b.0));

@@ -82,6 +82,27 @@ fn the_length_of_iterations_is_learned() {
     assert_eq!(case.memory.span, 1);
 }
 
+/// Statistics over the old, longer span cover an iteration, too. Those over a shorter one do not.
+#[test]
+fn only_longer_iterations_defer_a_decision() {
+    for (from, to, waits) in [(3, 1, false), (1, 3, true)] {
+        let mut case = PolicyTestJob::even(20, 0.45);
+        let (mut done, mut changes) = (0, 0);
+        for period in 0..40 {
+            let length = if period < 20 { from } else { to };
+            done += u64::from(period % length == 0);
+            case.snapshot.progress = Some(JobProgress { done, total: Some(100) });
+            let known = case.memory.span;
+            case.decide();
+            if period >= 20 && case.memory.span != known {
+                changes += 1;
+                assert_eq!(case.memory.cool_until >= case.memory.tick, waits, "{from} to {to}");
+            }
+        }
+        assert!(changes > 0, "{from} to {to}");
+    }
+}
+
 /// In its first iteration a job shows its parallel phase, then its sequential one: neither
 /// represents the job.
 #[test]

@@ -493,3 +493,39 @@ fn traffic_of_a_period_is_small() {
     let memory = rmp_serde::to_vec_named(&case.memory).unwrap();
     assert!(aggregate.len() + memory.len() < 1600, "{} and {}", aggregate.len(), memory.len());
 }
+
+/// With too little work, all wait for steals from other clusters. That says nothing about a node.
+#[test]
+fn of_healthy_nodes_the_slowest_leave_first() {
+    let groups = [
+        WorkerGroup("a", 4, 1.0, 0.8, 0.05),
+        WorkerGroup("b", 6, 0.7, 0.8, 0.02),
+        WorkerGroup("c", 2, 1.0, 0.85, 0.09),
+    ];
+    let mut case = PolicyTestJob::of(&groups);
+    let decision = case.decide_patiently();
+    let gone = removed(&decision);
+    assert!(gone.len() >= 5, "{}", text(&decision));
+    assert!(gone.iter().all(|node| node.starts_with('b')), "{}", text(&decision));
+}
+
+/// Two tasks occupy the two fastest processors. The others cannot take them over at that rate.
+#[test]
+fn the_fastest_nodes_stay_as_far_as_there_is_work() {
+    let groups = [WorkerGroup("a", 6, 1.28, 1.0, 0.0), WorkerGroup("b", 4, 3.8, 1.0, 0.0)];
+    for (working, overhead) in [("b3", 0.0), ("a5", 0.0), ("b3", 0.45)] {
+        let mut case = PolicyTestJob::of(&groups);
+        case.worker(working).overhead = overhead;
+        case.worker("b2").overhead = 0.1;
+        let mut gone = Vec::new();
+        // Then the slower ones are slow against the mean.
+        while gone.len() < 5 {
+            let decision = case.decide();
+            gone.extend(removed(&decision));
+            case.obey(&decision, 1.0);
+        }
+        let left = case.workers[&"b".into()].len();
+        assert!(left >= 2, "{gone:?}");
+        assert!(!gone.contains(&working.to_owned()), "a busy node: {gone:?}");
+    }
+}

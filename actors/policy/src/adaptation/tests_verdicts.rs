@@ -35,6 +35,66 @@ fn growth_waits_for_the_verdict_on_the_last_growth() {
 }
 
 #[test]
+fn a_verdict_that_growth_helped_ends_the_cool_down() {
+    let mut case = PolicyTestJob::even(10, 0.9);
+    let first = case.decide();
+    case.obey(&first, 1.0);
+    // The verdict needs two whole periods, the cool-down a third one.
+    assert_eq!(asked(&case.decide()), 0);
+    let second = case.decide();
+    assert!(says(&second, "adding nodes helped") && asked(&second) == 20, "{}", text(&second));
+    // While the statistics reflect a loss, the size stays in spite of a verdict.
+    let mut case = PolicyTestJob::even(10, 0.9);
+    let first = case.decide();
+    case.obey(&first, 1.0);
+    case.decide();
+    case.memory.unsettled_until = case.memory.tick + 2;
+    assert_eq!(asked(&case.decide()), 0);
+}
+
+/// Three times, twenty nodes have work for ten, for a minute each, and then for all.
+#[test]
+fn a_job_with_phases_keeps_its_nodes_once_it_needed_them_again() {
+    let mut case = PolicyTestJob::even(20, 0.45);
+    case.decide();
+    let mut removals = Vec::new();
+    for _ in 0..3 {
+        case.each(|w| w.overhead = 0.9);
+        let mut phase = Vec::new();
+        for _ in 0..6 {
+            let decision = case.decide();
+            phase.extend(removed(&decision));
+            case.obey(&decision, 1.0);
+        }
+        removals.push(phase.len());
+        case.each(|w| w.overhead = 0.2);
+        for _ in 0..12 {
+            let decision = case.decide();
+            case.obey(&decision, 1.0);
+            if asked(&decision) > 0 {
+                case.each(|w| w.overhead = 0.55);
+            }
+        }
+    }
+    assert_eq!(removals[1..], [0, 0], "{removals:?}");
+    assert!(removals[0] >= 10, "{removals:?}");
+    // In a phase that is far longer than the first one, the others leave.
+    case.each(|w| w.overhead = 0.9);
+    let decision = decide_until_action(&mut case, 40);
+    assert!(!removed(&decision).is_empty(), "{}", text(&decision));
+    // Bad nodes do not wait for that.
+    let mut case = PolicyTestJob::even(20, 0.1);
+    case.memory.surplus.wait_s = 600.0;
+    assert!(says(
+        &case.decide_patiently(),
+        "no healthy node was removed: efficiency must be low for 600 s"
+    ));
+    case.worker("b3").speed = Some(0.2);
+    let decision = decide_until_action(&mut case, 2);
+    assert_eq!(removed(&decision), ["b3"], "{}", text(&decision));
+}
+
+#[test]
 fn a_removal_is_judged_together_with_its_replacement() {
     let groups = [WorkerGroup("a", 10, 1.0, 0.7, 0.0), WorkerGroup("b", 6, 0.1, 0.7, 0.0)];
     let mut case = PolicyTestJob::of(&groups);
