@@ -237,6 +237,21 @@ fn a_grid_of_unequal_nodes_is_used_as_it_is() {
     assert!(even_s > 3.0 * ours_s, "{even_s} {ours_s}");
 }
 
+/// Others repeat the block of a very slow worker. The job does not wait for it in the end.
+#[test]
+fn a_job_ends_while_a_slow_worker_executes_a_block_in_vain() {
+    let job = Summed { iterations: 2, tasks: 8, blocks: 1, block_us: 7_000_000, ..Summed::SMALL };
+    let layout = of_speeds(&[(3, 7.0), (1, 0.01)], 1);
+    simulate(|| async move {
+        let grid = SimulatedGrid::start(&layout, registry()).await;
+        let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
+        let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+        check(&ended, &job);
+        // The slow worker needs 700 s for its block, the others one second.
+        assert!(ended.wall < Duration::from_secs(60), "{:?} {:?}", ended.wall, ended.said);
+    });
+}
+
 /// A node's process dies, then the master's: a new master continues from the last checkpoint.
 #[test]
 fn a_program_outlives_a_node_and_the_masters_node() {

@@ -169,6 +169,18 @@ impl<'w, W: ComputeThread> Scope<'w, W> {
         unsafe { collect::<W, T>(self.worker, &self.frame, self.floor(), child.slot) }
     }
 
+    /// Drops a child without its outcome. One that has not started never does, one that another
+    /// node executes is abandoned, and for one on another thread this waits.
+    ///
+    /// # Panics
+    /// If the child was taken already; handles rule that out.
+    pub fn discard(&self, at: usize) {
+        let child = self.list().as_mut().and_then(|list| list.children.get_mut(at)?.take());
+        let child = child.expect("a handle is consumed when its child is dropped");
+        // SAFETY: the child was in the list, so it was not collected.
+        unsafe { (child.drop_child)(self.worker, self.floor(), child.slot) };
+    }
+
     /// Whether the child at this place has an outcome or was taken.
     pub fn is_finished(&self, at: usize) -> bool {
         let slot =

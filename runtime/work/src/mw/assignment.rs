@@ -89,7 +89,7 @@ pub(super) struct TaskCounts {
     pub(super) blocks: u64,
     /// Answers to blocks that already had a result, or whose batch has ended.
     pub(super) duplicates: u64,
-    /// Blocks assigned a second time because their worker was late.
+    /// Blocks assigned a second time: their worker was late, or another was measured again.
     pub(super) copies: u64,
     /// Blocks taken back from a worker before it started them.
     pub(super) moved: u64,
@@ -213,6 +213,11 @@ impl AssignmentTable {
         self.workers.get(&worker).is_some_and(|worker| !worker.queue.is_empty())
     }
 
+    /// Whether a worker may still execute a block that is no longer needed.
+    pub(super) fn executes_unwanted(&self, worker: u32) -> bool {
+        self.workers.get(&worker).is_some_and(|worker| worker.unwanted.is_some())
+    }
+
     /// The workers, by number.
     pub(super) fn workers(&self) -> impl Iterator<Item = WorkerStatus<'_>> {
         self.workers.iter().map(|(id, worker)| WorkerStatus {
@@ -289,6 +294,7 @@ impl AssignmentTable {
             warm,
             lag,
             known,
+            measured_at: now,
             commons: BTreeSet::new(),
         };
         self.workers.insert(id, worker);
@@ -450,6 +456,7 @@ impl AssignmentTable {
         }
         let units = item.map(|item| item.units).or(known.map(|(_, units)| units));
         if let Some(units) = units.filter(|units| *units > 0.0) {
+            worker.measured_at = now;
             match item {
                 Some(item) if item.warm => worker.warm.add(seconds, units),
                 _ => worker.cold.add(seconds, units),

@@ -477,6 +477,25 @@ fn late_workers_do_not_delay_a_batch() {
     assert!(timed.counts().copies >= 1 && timed.counts().moved >= 1, "{:?}", timed.counts());
 }
 
+/// A worker was slow for a while, so that others get its tasks. It is found fast again, by copies
+/// that delay nothing while it is slow.
+#[test]
+fn a_worker_that_was_slow_for_a_while_gets_work_again() {
+    let batch = equal_tasks(3, 35.0, 1);
+    let mut timed = Timed::new(AssignmentSettings::default(), &[1.0, 1.0, 20.0], 1.0);
+    timed.run(&batch, |_| {});
+    // It executes its first block for a long time, and gets no other block meanwhile.
+    for _ in 0..10 {
+        let took = timed.run(&batch, |_| {});
+        assert!((70.0..71.0).contains(&took), "{took} {:?}", timed.counts());
+    }
+    let worker = timed.workers.get_mut(&3).expect("it exists");
+    (worker.cold, worker.warm) = (1.0, 1.0);
+    // Old measurements lose weight with each batch.
+    let took: Vec<f64> = (0..24).map(|_| timed.run(&batch, |_| {})).collect();
+    assert!(took[18..].iter().all(|took| (35.0..36.0).contains(took)), "{took:?}");
+}
+
 /// A poison task is reported.
 #[test]
 fn a_poison_task_is_reported() {

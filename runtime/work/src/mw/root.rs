@@ -88,7 +88,7 @@ fn start<P: Program>(program: &P, saved: Option<P::State>, cx: &Context) -> Resu
     let mut driver = program.driver(saved, cx)?;
     let outcome = master.run_driver(&mut driver);
     if outcome.is_ok() {
-        master.pool.collect_all(&master.at);
+        master.collect_workers();
     }
     master.at.relay_reports();
     let counts = master.table.counts();
@@ -576,6 +576,15 @@ impl<'c, P: Program> Master<'c, P> {
         })
     }
 
+    /// Ends all workers, and waits for those that do not execute a block in vain.
+    fn collect_workers(&mut self) {
+        let Self { pool, at, workers, table, .. } = self;
+        let of = |process| workers.get(&process).map(|known| known.worker);
+        pool.collect_all_except(at, |process| {
+            of(process).is_some_and(|worker| table.executes_unwanted(worker))
+        });
+    }
+
     // --- checkpoints ---
 
     /// Saves the driver's state, if a checkpoint is due. If the master is to move, its workers end
@@ -583,7 +592,7 @@ impl<'c, P: Program> Master<'c, P> {
     fn save(&mut self, driver: &P::Driver) -> Result<(), Stop> {
         let cx = self.at.cx;
         if cx.checkpoint_wanted() {
-            self.pool.collect_all(&self.at);
+            self.collect_workers();
             self.checked_at = None;
         } else if !cx.checkpoint_due() {
             return Ok(());

@@ -148,10 +148,24 @@ impl<'c, T: Task> ProcessPool<'c, T> {
 
     /// Dismisses all processes and collects them. Their last messages are ignored.
     pub(crate) fn collect_all(&mut self, at: &ProcessHandle<'c>) {
+        self.collect_all_except(at, |_| false);
+    }
+
+    /// As [`ProcessPool::collect_all`], without the processes that execute something `unwanted`,
+    /// which may take long. They are dropped.
+    pub(crate) fn collect_all_except(
+        &mut self,
+        at: &ProcessHandle<'c>,
+        unwanted: impl Fn(u32) -> bool,
+    ) {
         // The dismissals come first, so that tasks that have not started never do.
         at.post.group(&at.group, |group| ((), group.disband()));
-        for (_, spawned) in std::mem::take(&mut self.spawned) {
-            drop(spawned.take());
+        for (process, spawned) in std::mem::take(&mut self.spawned) {
+            if unwanted(process) {
+                spawned.discard();
+            } else {
+                drop(spawned.take());
+            }
         }
     }
 

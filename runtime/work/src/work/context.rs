@@ -607,6 +607,11 @@ impl<T: Task> Spawned<'_, T> {
         self.scope.take::<Run<T>>(self.at)
     }
 
+    /// Drops the child without its output, and does not wait for another node.
+    pub(crate) fn discard(self) {
+        self.scope.discard(self.at);
+    }
+
     /// Whether the child has ended, so that [`Spawned::take`] returns at once.
     pub(crate) fn is_finished(&self) -> bool {
         self.scope.is_finished(self.at)

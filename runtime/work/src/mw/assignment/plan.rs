@@ -18,6 +18,8 @@ const COPIES_MAX: usize = 2;
 const REPLAN_RATIO: f64 = 0.9;
 /// A copy must complete sooner than the original by this factor.
 const COPY_SPEEDUP: f64 = 1.5;
+/// The age of a measurement from which an idle worker is measured again.
+const MEASUREMENT_AGE: Duration = Duration::from_secs(60);
 
 impl AssignmentTable {
     /// Assigns the blocks of the pool, and improves the assignment of blocks not started.
@@ -47,6 +49,7 @@ impl AssignmentTable {
         self.rearrange(&costs, now);
         if self.settings.copies && self.pool.is_empty() {
             self.give_copies(&costs, now);
+            self.measure_again(&costs, now);
         }
         let left = self.workers.iter().map(|(id, worker)| worker.remaining(&costs[id], now));
         let left = left.fold(0.0, f64::max);
@@ -64,7 +67,13 @@ impl AssignmentTable {
         } else {
             self.settings.bench_units.min(open / stay as f64)
         };
+        // A worker that still executes a block is being measured already.
+        let is_free = |(id, worker): &(&u32, &AssignedWorker)| {
+            !worker.leaving && !worker.executes_unwanted(&costs[id], now)
+        };
+        let any_free = self.workers.iter().any(|worker| is_free(&worker));
         let new = self.workers.iter().filter(|(_, worker)| !worker.known && worker.is_idle());
+        let new = new.filter(|worker| !any_free || is_free(worker));
         for id in new.map(|(id, _)| *id).collect::<Vec<_>>() {
             let (mut units, mut block_ids) = (0.0, Vec::new());
             // From the pool, or else from the worker that would finish last.
@@ -272,6 +281,36 @@ impl AssignmentTable {
             if late.peek().is_none() {
                 break;
             }
+        }
+    }
+
+    /// Assigns copies of waiting blocks to idle workers whose measurements are old. A worker that
+    /// was slow would get no other work, and would count as slow for ever.
+    ///
+    /// The blocks stay with their workers as well, and the first result counts. So a worker that is
+    /// still slow delays nothing.
+    fn measure_again(&mut self, costs: &BTreeMap<u32, Cost>, now: Instant) {
+        let is_old = |(id, worker): &(&u32, &AssignedWorker)| {
+            worker.known
+                && worker.is_idle()
+                && !worker.executes_unwanted(&costs[id], now)
+                && now.saturating_duration_since(worker.measured_at) >= MEASUREMENT_AGE
+        };
+        let old = self.workers.iter().filter(is_old);
+        for id in old.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let waiting = self.workers.iter().flat_map(|(of, worker)| {
+                let left = worker.remaining(&costs[of], now);
+                let items = worker.queue.iter().skip(worker.started(&costs[of], now));
+                items.map(move |item| (left, item.block_id))
+            });
+            let single = waiting.filter(|(_, (batch, task, block))| {
+                let task = self.task(*batch, *task);
+                let block = task.and_then(|task| task.blocks.get(*block as usize));
+                block.is_some_and(|block| block.by.len() < COPIES_MAX)
+            });
+            let Some((_, last)) = single.max_by(|a, b| a.0.total_cmp(&b.0)) else { return };
+            self.counts.copies += 1;
+            self.assign(id, vec![last], now);
         }
     }
 

@@ -13,6 +13,8 @@ use crate::id::NodeId;
 /// A worker is late when it exceeds the expected time by this factor and this margin.
 const LATE_FACTOR: f64 = 1.5;
 const LATE_MARGIN: Duration = Duration::from_millis(50);
+/// The multiple of its expected time after which a block without an answer counts as not started.
+const SLOWNESS_MAX: f64 = 100.0;
 /// Seconds: a block that a worker starts within this time counts as started, as its answer may be
 /// on its way.
 const STARTED_MARGIN_S: f64 = 0.02;
@@ -77,6 +79,8 @@ pub(super) struct AssignedWorker {
     pub(super) lag: f64,
     /// Whether its speed was measured.
     pub(super) known: bool,
+    /// The time of its last measurement; before the first one, that of its arrival.
+    pub(super) measured_at: Instant,
     /// The batches whose common part it has.
     pub(super) commons: BTreeSet<u64>,
 }
@@ -97,6 +101,14 @@ impl Cost {
 impl AssignedWorker {
     pub(super) fn is_idle(&self) -> bool {
         self.queue.is_empty() && !self.leaving
+    }
+
+    /// Whether it still executes a block that is no longer needed, as far as is known: a worker does
+    /// not answer a block that was revoked before its start.
+    pub(super) fn executes_unwanted(&self, cost: &Cost, now: Instant) -> bool {
+        self.unwanted.is_some_and(|item| {
+            now <= self.since + seconds(SLOWNESS_MAX * cost.of(&item)) + LATE_MARGIN
+        })
     }
 
     /// Records the lag of an answer, in seconds.
