@@ -179,6 +179,33 @@ fn a_spawned_child_that_is_leased_is_reclaimed_when_its_parent_fails() {
     assert_eq!(tree.abandoned.load(Ordering::SeqCst), 1);
 }
 
+/// The oldest of three children is leased and never answered. The others are taken before and after
+/// it is dropped.
+#[test]
+fn a_discarded_child_does_not_delay_its_parent() {
+    fn spawn_and_discard(cx: &Context<'_>) -> Result<u64, &'static str> {
+        let leased = cx.0.spawn(task(fib, 6));
+        while cx.0.worker().0.pool().leases().counts().granted == 0 {
+            std::thread::yield_now();
+        }
+        let (unstarted, kept) = (cx.0.spawn(task(fib, 7)), cx.0.spawn(task(fib, 8)));
+        assert!(!cx.0.is_finished(leased));
+        cx.0.discard(leased);
+        cx.0.discard(unstarted);
+        cx.0.take::<super::test_layer::Call>(kept).map(|kept| *kept)
+    }
+    let tree = Arc::new(Tree::default());
+    let taken = run(1, tree.clone(), spawn_and_discard, |pool| {
+        let (key, _) = lease_one(pool);
+        while pool.leases().get(key, |_| ()).is_some() {
+            std::thread::yield_now();
+        }
+        assert_eq!(pool.complete(key, Ok(78)), None, "the lease was abandoned");
+    });
+    assert_eq!(taken, Ok(21));
+    assert_eq!(tree.abandoned.load(Ordering::SeqCst), 1);
+}
+
 static IS_HELPING: AtomicBool = AtomicBool::new(false);
 static IS_DONE: AtomicBool = AtomicBool::new(false);
 static ARRIVED: AtomicU64 = AtomicU64::new(0);
