@@ -166,9 +166,9 @@ pub struct AssignmentSettings {
     /// Whether a worker that executed a task before is expected to be faster with it, as measured.
     /// Default: true.
     pub affinity: bool,
-    /// Whether an idle worker may repeat a block that another is late with, or one that waits for
-    /// another if its own measurement is older than a minute; the first result counts. Default:
-    /// true.
+    /// Whether an idle worker may repeat a block that another is late with. A worker whose
+    /// measurement is older than a minute may also repeat a block that waits for another. The first
+    /// result counts. Default: true.
     pub copies: bool,
     /// The rule that assigns tasks to workers. Default: [`DispatchRule::Earliest`].
     pub dealing: DispatchRule,

@@ -103,8 +103,8 @@ impl AssignedWorker {
         self.queue.is_empty() && !self.leaving
     }
 
-    /// Whether it still executes a block that is no longer needed, as far as is known: a worker does
-    /// not answer a block that was revoked before its start.
+    /// Whether it may still execute a block that is no longer needed. The answer can be missing for
+    /// good: a worker does not answer a block that was revoked before its start.
     pub(super) fn executes_unwanted(&self, cost: &Cost, now: Instant) -> bool {
         self.unwanted.is_some_and(|item| {
             now <= self.since + seconds(SLOWNESS_MAX * cost.of(&item)) + LATE_MARGIN
