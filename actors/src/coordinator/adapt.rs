@@ -66,6 +66,8 @@ pub(super) struct Adaptation {
     /// A node that runs the benchmark although work units give its speed. Its two speeds give the
     /// ratio of the units, and so the value of nodes that have never worked for this job.
     benchmark_node: Option<NodeId>,
+    /// The last note to the client about better free nodes.
+    better_note: String,
 }
 
 struct ClusterState {
@@ -109,6 +111,7 @@ impl Adaptation {
             benchmark,
             scale: Scale::default(),
             benchmark_node: None,
+            better_note: String::new(),
         }
     }
 
@@ -602,7 +605,12 @@ impl Coordinator {
     /// Handles a notification of better free nodes: it updates the offers.
     pub(super) fn better_free(&mut self, better: BetterFree) {
         tracing::info!(clusters = ?better.offers.keys(), "better nodes are free");
-        self.notify_client(NoteKind::Text { text: better_text(&better) });
+        // Notifications repeat each period while the nodes are free.
+        let text = better_text(&better);
+        if self.adaptation.better_note != text {
+            self.notify_client(NoteKind::Text { text: text.clone() });
+            self.adaptation.better_note = text;
+        }
         self.adaptation.offers.offers = better.offers;
     }
 }

@@ -416,8 +416,10 @@ fn node_counts(records: &[Record], job: JobId, (first, start_s): (u32, f64)) -> 
 
 /// All records in order of time, in seconds since the job's start.
 fn events_by_time(records: &[Record], start_s: f64) -> impl Iterator<Item = (f64, &Event)> {
-    let at = |record: &Record| (record.incarnation.0.saturating_sub(EPOCH_US) + record.t_us) as f64;
-    let moment = move |record| (at(record) * 1e-6 - start_s, &record.event);
+    // The incarnation of a simulated process is the time of its start, that of a live one is not.
+    let began = |record: &Record| record.began_unix_us.unwrap_or(record.incarnation.0);
+    let at = move |record: &Record| began(record).saturating_sub(EPOCH_US) + record.t_us;
+    let moment = move |record| (at(record) as f64 * 1e-6 - start_s, &record.event);
     let mut moments: Vec<(f64, &Event)> = records.iter().map(moment).collect();
     moments.sort_by(|a, b| a.0.total_cmp(&b.0));
     moments.into_iter()
@@ -432,6 +434,7 @@ pub fn seconds(events: &[(Duration, String)]) -> Vec<(f64, String)> {
 mod tests {
     use springtide_actors::policy::Inputs;
     use springtide_runtime::config::{Sources, load};
+    use springtide_runtime::id::{Epoch, Incarnation};
 
     use super::*;
     use crate::shipped;
@@ -440,6 +443,29 @@ mod tests {
         let loaded = load(&Sources::of_text("test.toml", text)).expect("it is right");
         assert_eq!(loaded.warnings, []);
         loaded.value
+    }
+
+    #[test]
+    fn times_of_live_and_simulated_nodes_are_those_of_the_job() {
+        let changed = |members, t_us, incarnation, began_unix_us| Record {
+            node: "n".into(),
+            incarnation: Incarnation(incarnation),
+            seq: 1,
+            t_us,
+            began_unix_us,
+            event: Event::ViewChanged {
+                job: JobId(1),
+                epoch: Epoch(1),
+                version: 1,
+                members,
+                coordinator: None,
+            },
+        };
+        let start = EPOCH_US + 90_000_000;
+        let simulated = changed(3, 15_000_000, start, None);
+        let live = changed(4, 25_000_000, 5 << 16, Some(start));
+        let counts = node_counts(&[simulated, live], JobId(1), (2, 100.0));
+        assert_eq!(counts, [(0.0, 2), (5.0, 3), (15.0, 4)]);
     }
 
     const SMALL: &str = r#"
