@@ -213,8 +213,8 @@ impl AssignmentTable {
         self.workers.get(&worker).is_some_and(|worker| !worker.queue.is_empty())
     }
 
-    /// Whether a worker may still execute a block that is no longer needed.
-    pub(super) fn executes_unwanted(&self, worker: u32) -> bool {
+    /// Whether a worker has not answered a block that is no longer needed, for any time.
+    pub(super) fn owes_unwanted(&self, worker: u32) -> bool {
         self.workers.get(&worker).is_some_and(|worker| worker.unwanted.is_some())
     }
 

@@ -581,7 +581,7 @@ impl<'c, P: Program> Master<'c, P> {
         let Self { pool, at, workers, table, .. } = self;
         let of = |process| workers.get(&process).map(|known| known.worker);
         pool.collect_all_except(at, |process| {
-            of(process).is_some_and(|worker| table.executes_unwanted(worker))
+            of(process).is_some_and(|worker| table.owes_unwanted(worker))
         });
     }
 

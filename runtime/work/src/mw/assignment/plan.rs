@@ -271,8 +271,7 @@ impl AssignmentTable {
             for (left, of) in late.by_ref() {
                 let Some(item) = self.workers[&of].queue.front().copied() else { continue };
                 let takes = self.workers[&id].lag + item.units * cold;
-                let once = self.block(item.block_id).is_some_and(|one| one.by.len() < COPIES_MAX);
-                if once && left > COPY_SPEEDUP * takes {
+                if self.may_copy(item.block_id) && left > COPY_SPEEDUP * takes {
                     self.counts.copies += 1;
                     self.assign(id, vec![item.block_id], now);
                     break;
@@ -296,22 +295,30 @@ impl AssignmentTable {
                 && !worker.executes_unwanted(&costs[id], now)
                 && now.saturating_duration_since(worker.measured_at) >= MEASUREMENT_AGE
         };
-        let old = self.workers.iter().filter(is_old);
-        for id in old.map(|(id, _)| *id).collect::<Vec<_>>() {
-            let waiting = self.workers.iter().flat_map(|(of, worker)| {
-                let left = worker.remaining(&costs[of], now);
-                let items = worker.queue.iter().skip(worker.started(&costs[of], now));
-                items.map(move |item| (left, item.block_id))
-            });
-            let single = waiting.filter(|(_, (batch, task, block))| {
-                let task = self.task(*batch, *task);
-                let block = task.and_then(|task| task.blocks.get(*block as usize));
-                block.is_some_and(|block| block.by.len() < COPIES_MAX)
-            });
-            let Some((_, last)) = single.max_by(|a, b| a.0.total_cmp(&b.0)) else { return };
+        let old: Vec<u32> = self.workers.iter().filter(is_old).map(|(id, _)| *id).collect();
+        if old.is_empty() {
+            return;
+        }
+        let waiting = self.workers.iter().flat_map(|(of, worker)| {
+            let left = worker.remaining(&costs[of], now);
+            let items = worker.queue.iter().skip(worker.started(&costs[of], now));
+            items.map(move |item| (left, item.block_id))
+        });
+        let mut waiting: Vec<(f64, BlockId)> =
+            waiting.filter(|(_, block_id)| self.may_copy(*block_id)).collect();
+        waiting.sort_by(|a, b| a.0.total_cmp(&b.0));
+        // The last block of the worker that would finish last comes first.
+        for (id, (_, last)) in old.into_iter().zip(waiting.into_iter().rev()) {
             self.counts.copies += 1;
             self.assign(id, vec![last], now);
         }
+    }
+
+    /// Whether another worker may get the block as well.
+    fn may_copy(&self, (batch, task, block): BlockId) -> bool {
+        let task = self.task(batch, task);
+        let block = task.and_then(|task| task.blocks.get(block as usize));
+        block.is_some_and(|block| block.by.len() < COPIES_MAX)
     }
 
     /// Assigns the pool by a rule without speeds: all tasks at once, or one task to each idle
