@@ -46,14 +46,13 @@
 //!    free can meet stays.
 //! 7. Below Emin: the job shrinks by the same formula, at most to half. It shrinks only after
 //!    several bad periods in a row (C21, C22). Outstanding requests are withdrawn first: one
-//!    decision never both grows and shrinks (C21).
-//!    If the job grows again after a removal of healthy nodes, it had a phase with little work. The
-//!    next such removal waits until efficiency was low for twice as long, at most for an hour.
-//!    Nodes are chosen so that their processors fit the wanted number. A greater node joins if the
-//!    size comes nearer to the wanted one. If no other fits, it joins where the predicted
-//!    efficiency stays at Emin or above. A greater healthy node leaves only if the size comes
-//!    nearer to the wanted one. The worst bad node leaves in any case, as far as the minimum
-//!    permits.
+//!    decision never both grows and shrinks (C21). If the job grows again after a removal of
+//!    healthy nodes, it had a phase with little work. The next such removal waits until efficiency
+//!    was low for twice as long, at most for an hour. Nodes are chosen so that their processors fit
+//!    the wanted number. A greater node joins if the size comes nearer to the wanted one. If no
+//!    other fits, it joins where the predicted efficiency stays at Emin or above. A greater healthy
+//!    node leaves only if the size comes nearer to the wanted one. The worst bad node leaves in any
+//!    case, as far as the minimum permits.
 //! 8. After a removal for cause or a crash, while efficiency is above Emin: the job grows up to the
 //!    last good capacity, else the first one (B6.2). The paper's text adds nodes above Emax = 0.5
 //!    only. Yet its scenarios 2, 3 (35 %) and 5 (30 %) add nodes, and 4 (40 %) does not: no rule
