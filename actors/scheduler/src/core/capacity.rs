@@ -1,16 +1,17 @@
 //! Capacities that refusals have taught: a batch system may grant fewer processors than it shows.
 //!
 //! Limits of users, exclusive hosts or threads that count as processors make some of a cluster's
-//! processors unobtainable. After a few refusals in a row at the same number of granted processors,
-//! this number is the cluster's limit for a time. Then one more attempt shows whether the cause has
+//! processors unobtainable. After a few refusals in a row of more than was granted before, this
+//! number is the cluster's limit for a time. Then one more attempt shows whether the cause has
 //! ended. This module must not depend on how processors are requested.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Number of refusals in a row after which the granted number is the limit.
-const REFUSALS_MAX: u32 = 3;
+/// Number of refused attempts in a row after which the granted number is the limit.
+const REFUSALS_MAX: usize = 3;
 /// First and longest time for which a limit is valid. It doubles with each repetition.
 const VALID_MIN: Duration = Duration::from_secs(600);
 const VALID_MAX: Duration = Duration::from_secs(2 * 3600);
@@ -29,14 +30,21 @@ pub(super) struct CapacityLimit {
 }
 
 /// What refusals have shown of a cluster.
+///
+/// Nodes leave at the end of their walltime, so that the number of granted processors varies
+/// between two attempts. An attempt therefore counts with the most that were granted since the
+/// attempt before it.
 #[derive(Debug, Default)]
 pub(super) struct CapacityLesson {
-    /// Number of processors that were granted in the attempts before the present one.
-    granted: u32,
-    /// Number of attempts in a row with this number.
-    refusals: u32,
-    /// The present attempt: the time of its last refusal, and the least number that was granted.
+    /// Number of processors that were granted in each of the last refused attempts, newest last.
+    refused: VecDeque<u32>,
+    /// The present attempt: the time of its last refusal, and what was granted before its first.
     attempt: Option<(Instant, u32)>,
+    /// Largest number that was granted since the present attempt.
+    granted: u32,
+    /// Time for which jobs have waited for processors that did not come, in attempts that ended
+    /// early, and the end of the last of them.
+    waited: Option<(Duration, Instant)>,
     valid: Duration,
     limit: Option<CapacityLimit>,
 }
@@ -52,33 +60,57 @@ impl CapacityLesson {
         reason: &str,
         now: Instant,
     ) -> Option<&CapacityLimit> {
-        if let Some((last, least)) = &mut self.attempt
-            && now.saturating_duration_since(*last) < ATTEMPT
-        {
-            (*last, *least) = (now, granted.min(*least));
-            if let Some(limit) = &mut self.limit {
-                limit.granted = limit.granted.min(granted);
+        match (&mut self.attempt, self.refused.back_mut()) {
+            (Some((last, before)), Some(least))
+                if now.saturating_duration_since(*last) < ATTEMPT =>
+            {
+                *last = now;
+                *least = granted.min(*least).max(*before);
             }
+            _ => {
+                let before = std::mem::take(&mut self.granted);
+                self.attempt = Some((now, before));
+                self.refused.push_back(granted.max(before));
+                if self.refused.len() > REFUSALS_MAX {
+                    self.refused.pop_front();
+                }
+            }
+        }
+        self.waited = None;
+        let last = *self.refused.back()?;
+        let before = *self.refused.iter().rev().skip(1).max()?;
+        if self.refused.len() < REFUSALS_MAX || last > before {
             return None;
         }
-        if let Some((_, least)) = self.attempt.replace((now, granted)) {
-            let same = least == self.granted;
-            self.refusals = if same { self.refusals + 1 } else { 1 };
-            self.granted = least;
+        match &mut self.limit {
+            None => {
+                self.valid = (self.valid * 2).clamp(VALID_MIN, VALID_MAX);
+                let (granted, until, reason) = (before, now + self.valid, reason.to_owned());
+                self.limit = Some(CapacityLimit { granted, until, reason });
+            }
+            Some(limit) if before < limit.granted => limit.granted = before,
+            Some(_) => return None,
         }
-        if self.limit.is_some() || self.refusals + 1 < REFUSALS_MAX {
-            return None;
-        }
-        self.valid = (self.valid * 2).clamp(VALID_MIN, VALID_MAX);
-        let (until, granted) = (now + self.valid, granted.min(self.granted));
-        Some(self.limit.insert(CapacityLimit { granted, until, reason: reason.to_owned() }))
+        self.limit.as_ref()
     }
 
-    /// Records that a processor was granted. More than was granted before end the limit.
+    /// Records that a job's start ended after it had waited for processors that did not come.
+    /// Returns whether this and earlier waits together are as long as one that counts as a refusal.
+    pub(super) fn wait_ended(&mut self, waited: Duration, enough: Duration, now: Instant) -> bool {
+        let recent =
+            |(_, last): &(Duration, Instant)| now.saturating_duration_since(*last) < VALID_MIN;
+        let before = self.waited.filter(recent).map_or(Duration::ZERO, |(waited, _)| waited);
+        let waited = before + waited;
+        self.waited = Some((waited, now));
+        waited >= enough
+    }
+
+    /// Records that a processor was granted, of `granted` in all. More than were granted before
+    /// end the limit.
     pub(super) fn grant(&mut self, granted: u32) {
-        let before = self.attempt.map_or(0, |(_, least)| least).max(self.granted);
-        if granted > before {
-            *self = Self::default();
+        self.granted = self.granted.max(granted);
+        if self.refused.iter().max().is_some_and(|most| granted > *most) {
+            *self = Self { granted, ..Self::default() };
         }
     }
 
@@ -86,7 +118,7 @@ impl CapacityLesson {
     pub(super) fn expire(&mut self, now: Instant) -> bool {
         let ended = self.limit.take_if(|limit| limit.until <= now).is_some();
         if ended {
-            (self.refusals, self.attempt) = (REFUSALS_MAX - 1, None);
+            self.attempt = None;
         }
         ended
     }
@@ -109,27 +141,32 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn three_refusals_at_the_same_number_are_a_limit_for_a_time() {
+    fn three_refusals_of_more_than_before_are_a_limit_for_a_time() {
         let (mut lesson, mut now) = (CapacityLesson::default(), Instant::now());
         assert_eq!(lesson.refuse(2, "QOS", now), None);
         assert_eq!(lesson.refuse(2, "QOS", now), None, "the same attempt");
         now += MINUTE;
-        assert_eq!(lesson.refuse(3, "QOS", now), None, "another number");
-        now += MINUTE;
         assert_eq!(lesson.refuse(3, "QOS", now), None);
         now += MINUTE;
-        let limit = lesson.refuse(3, "QOS", now).expect("the third").clone();
-        assert_eq!((limit.granted, limit.until), (3, now + VALID_MIN));
+        assert_eq!(lesson.refuse(4, "QOS", now), None, "more than before");
+        now += MINUTE;
+        let limit = lesson.refuse(3, "QOS", now).expect("no more than before").clone();
+        assert_eq!((limit.granted, limit.until), (4, now + VALID_MIN));
         assert!(!lesson.expire(now + VALID_MIN - MINUTE));
         now += VALID_MIN;
         assert!(lesson.expire(now));
         assert_eq!(lesson.limit(), None);
         // One more refusal renews it, for twice the time.
-        let limit = lesson.refuse(3, "QOS", now + MINUTE).expect("a renewal").clone();
+        let limit = lesson.refuse(4, "QOS", now + MINUTE).expect("a renewal").clone();
         assert_eq!(limit.until, now + MINUTE + 2 * VALID_MIN);
-        lesson.grant(3);
+        // Fewer can be had than that: the limit becomes lower.
+        assert_eq!(lesson.refuse(2, "QOS", now + 2 * MINUTE), None);
+        assert_eq!(lesson.refuse(2, "QOS", now + 3 * MINUTE), None);
+        let limit = lesson.refuse(2, "QOS", now + 4 * MINUTE).expect("a lower one").clone();
+        assert_eq!((limit.granted, limit.until), (2, now + MINUTE + 2 * VALID_MIN));
+        lesson.grant(2);
         assert!(lesson.limit().is_some());
-        lesson.grant(4);
+        lesson.grant(3);
         assert_eq!(lesson.limit(), None);
     }
 
@@ -141,12 +178,45 @@ mod tests {
         for attempt in 0..3 {
             for held in [8, 7, 6] {
                 let limit = lesson.refuse(held, "QOS", now).map(|limit| limit.granted);
-                assert_eq!(limit, (attempt == 2 && held == 8).then_some(6));
+                assert_eq!(limit, (attempt == 2 && held == 6).then_some(6));
             }
             // The granted ones start, before the others end them.
             lesson.grant(6);
             now += 2 * ATTEMPT;
         }
         assert_eq!(lesson.limit().map(|limit| limit.granted), Some(6));
+    }
+
+    /// Six can be had, but some of them have just left whenever more are refused.
+    #[test]
+    fn an_attempt_counts_with_the_most_that_were_granted() {
+        let (mut lesson, mut now) = (CapacityLesson::default(), Instant::now());
+        let mut limit = None;
+        for (granted, left) in [(5, 4), (6, 5), (6, 3), (5, 5)] {
+            assert_eq!(limit, None);
+            lesson.grant(granted);
+            now += MINUTE;
+            limit = lesson.refuse(left, "QOS", now).map(|limit| limit.granted);
+        }
+        assert_eq!(limit, Some(6));
+    }
+
+    /// Waits that planned leaves cut short count together, unless they are long apart.
+    #[test]
+    fn short_waits_add_up() {
+        let (mut lesson, mut now) = (CapacityLesson::default(), Instant::now());
+        let mut wait = |lesson: &mut CapacityLesson, pause: Duration| {
+            now += pause;
+            lesson.wait_ended(MINUTE / 3, MINUTE, now)
+        };
+        assert!(!wait(&mut lesson, MINUTE));
+        assert!(!wait(&mut lesson, MINUTE));
+        lesson.grant(1);
+        assert!(wait(&mut lesson, MINUTE));
+        lesson.refuse(1, "QOS", Instant::now());
+        assert!(!wait(&mut lesson, MINUTE));
+        assert!(!wait(&mut lesson, VALID_MIN));
+        assert!(!wait(&mut lesson, MINUTE));
+        assert!(wait(&mut lesson, MINUTE));
     }
 }

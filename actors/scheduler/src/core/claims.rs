@@ -95,19 +95,17 @@ impl SchedulerCore {
                 }
             }
         }
+        let (all, within) = (nodes.len(), self.managing.hold_timeout);
+        let waits = waits.unwrap_or_default();
+        let absent = format!("{coming} of {all} nodes have not come within {within:?}{waits}");
         if coming > 0 && *until <= now {
-            let (all, within) = (nodes.len(), self.managing.hold_timeout);
-            let waits = waits.unwrap_or_default();
-            lost = lost.or(Some(format!(
-                "{coming} of {all} nodes have not come within {within:?}{waits}"
-            )));
-        } else {
-            late.clear();
+            lost.get_or_insert_with(|| absent.clone());
         }
         if let Some(reason) = lost {
-            self.fail_start(id, reason.clone(), now, out);
+            let waited = within.saturating_sub(until.saturating_duration_since(now));
+            self.fail_start(id, reason, now, out);
             for cluster in late {
-                self.capacity_refused(&cluster, &reason, now, out);
+                self.wait_ended(&cluster, waited, &absent, now, out);
             }
             return;
         }

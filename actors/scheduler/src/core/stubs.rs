@@ -199,6 +199,25 @@ impl SchedulerCore {
         self.more_refused(cluster, granted, reason, now, out);
     }
 
+    /// Records that a start ended, after this time, with processors that had not come. Starts that
+    /// end early, for example by a planned leave, count together as a refusal once they have waited
+    /// as long as one that ends by itself.
+    pub(super) fn wait_ended(
+        &mut self,
+        cluster: &ClusterId,
+        waited: Duration,
+        reason: &str,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
+        let enough = self.managing.hold_timeout;
+        let site = self.sites.get_mut(cluster);
+        let Some(on_demand) = site.and_then(|site| site.on_demand.as_mut()) else { return };
+        if on_demand.lesson.wait_ended(waited, enough, now) {
+            self.capacity_refused(cluster, reason, now, out);
+        }
+    }
+
     /// Records that a cluster's batch system refused the job of a stub. Those that it accepted
     /// count, although their nodes have not come yet.
     fn job_refused(

@@ -12,6 +12,7 @@ mod joined;
 mod managed;
 mod poison;
 mod programs;
+mod quotas;
 mod races;
 mod recover;
 mod requests;
