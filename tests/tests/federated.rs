@@ -306,7 +306,7 @@ enum FederationStep {
 #[test]
 fn crashes_lose_and_duplicate_nothing() {
     let first = number("SPRINGTIDE_CRASH_SEED", 1);
-    let count = number("SPRINGTIDE_CRASHES", 60);
+    let count = number("SPRINGTIDE_CRASHES", 30);
     let mut seen = BTreeSet::new();
     for seed in first..first + count {
         seen.extend(crashes(seed));

@@ -317,7 +317,7 @@ fn adaptation_adds_nodes_to_a_busy_program() {
 #[test]
 fn masters_and_workers_survive_fault_histories() {
     let first = number("SPRINGTIDE_MASTER_HISTORIES_SEED", 1);
-    let seeds = first..first + number("SPRINGTIDE_MASTER_HISTORIES", 60);
+    let seeds = first..first + number("SPRINGTIDE_MASTER_HISTORIES", 40);
     let alone = seeds.end - seeds.start == 1;
     let wrong = seeds.filter(|seed| {
         let history = FaultHistory::of_master(*seed);

@@ -199,9 +199,9 @@ impl SchedulerCore {
         self.more_refused(cluster, granted, reason, now, out);
     }
 
-    /// Records that a start ended, after this time, with processors that had not come. Starts that
-    /// end early, for example by a planned leave, count together as a refusal once they have waited
-    /// as long as one that ends by itself.
+    /// Records that a start ended, after this time, with processors that had not come. A planned
+    /// leave may end it early. The waits of such starts are added up, and count as a refusal when
+    /// the sum is as long as a full wait.
     pub(super) fn wait_ended(
         &mut self,
         cluster: &ClusterId,

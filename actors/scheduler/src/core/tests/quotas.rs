@@ -180,8 +180,8 @@ proptest! {
     // A history passes twenty minutes, second by second.
     #![proptest_config(ProptestConfig::with_cases(super::stub_histories::histories().cases / 6))]
 
-    /// A rigid job that can never have its processors is told why it waits, and one that fits the
-    /// obtainable ones starts beside it.
+    /// A rigid job that can never have its processors shows why it waits, and a smaller one starts
+    /// meanwhile.
     #[test]
     fn a_quota_is_learned_although_nodes_reach_their_walltime((rules, size) in rules()) {
         let mut batch = QuotaBatch::new(rules);
