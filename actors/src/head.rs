@@ -25,6 +25,7 @@ use crate::provider::{NodeRequest, Provider};
 use crate::scheduler::Scheduler;
 use crate::scheduler::core::RecoveredJob;
 use crate::scheduler::manager::ManagerSettings;
+use crate::singleton::SingletonDirectory;
 use crate::site::{OnDemand, Site};
 use crate::site_host::SiteParts;
 use crate::store::Store;
@@ -149,6 +150,7 @@ impl Head {
             .accepts_judged::<JobEndNotice>()
             .accepts_judged::<ProgramReport>();
         Prober::publish(&endpoint.hub);
+        SingletonDirectory::publish(&endpoint.hub, scheduler.clone());
         before(&endpoint, &scheduler);
         endpoint.start();
         Self {

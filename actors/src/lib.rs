@@ -29,6 +29,7 @@ pub mod node;
 pub mod probe;
 pub mod programs;
 pub mod scheduler;
+pub mod singleton;
 pub mod site;
 pub mod site_host;
 pub mod standby;

@@ -60,6 +60,9 @@ use crate::scheduler::{
     RootAdvanced, SiteOffer, SiteRegistration, SiteReport, SiteStatus, SpeedsMeasured, StubDelay,
     StubLoss, StubLossKind, Submit, SubmitError, Subscribe, TakeOver, Undrain, WithdrawNodes,
 };
+use crate::singleton::{
+    CreateSingleton, FindSingleton, FindSingletonError, GetSingleton, SingletonPlace,
+};
 use crate::site::{EndStubs, Register, RegisterError, RestartNodes, StartStubs};
 use crate::worker::{
     ChangeView, FinalReport, FindCheckpoint, Finish, GetCheckpoint, HandoverState, Leave, NewView,
@@ -223,6 +226,19 @@ fn messages_of_scheduler_and_site() {
     message(&RegisterAgain {});
     let program = Some(PathBuf::from("/bin/own"));
     message(&RestartNodes { nodes, program, reason: "another program".into(), shipped: None });
+}
+
+#[test]
+fn messages_about_singletons() {
+    let name = "counter".to_owned();
+    message(&FindSingleton { name: name.clone(), fingerprint: 7, silent: Some(3) });
+    message(&CreateSingleton { name: name.clone(), fingerprint: 7, generation: 4 });
+    message(&GetSingleton { name: name.clone(), fingerprint: 7 });
+    let place = SingletonPlace { contact: contact("ams-1"), generation: 4 };
+    let found: Result<SingletonPlace, FindSingletonError> = Ok(place);
+    answer("find-singleton", &found);
+    let none: Result<SingletonPlace, _> = Err(FindSingletonError::NoNode { name });
+    answer("find-singleton-none", &none);
 }
 
 #[test]

@@ -31,6 +31,7 @@ pub mod program;
 pub mod receivers;
 pub mod reservation;
 pub mod scheduler;
+pub mod singleton;
 pub mod site;
 pub mod worker;
 

@@ -16,6 +16,11 @@ pub const PROGRAMS: &str = "programs";
 /// Published name of the actor that triggers registrations.
 pub const REGISTRAR: &str = "registrar";
 
+/// Published name of the head's directory of singletons.
+pub const SINGLETONS: &str = "singletons";
+/// Published name of a node's host of singletons.
+pub const SINGLETON_HOST: &str = "singleton-host";
+
 /// The worker's published name on every node.
 pub const WORKER: &str = "worker";
 /// The same actor's name for checkpoints. Messages to one name keep their order, and an order to
@@ -46,6 +51,11 @@ pub fn coordinator_name(job: JobId) -> String {
 /// Published name of a cluster's coordinator for a job on its node.
 pub fn cluster_coordinator_name(job: JobId) -> String {
     format!("cluster-coordinator:{}", job.0)
+}
+
+/// Published name of an instance of a singleton on its node.
+pub fn singleton_name(name: &str, generation: u64) -> String {
+    format!("singleton:{name}:{generation}")
 }
 
 /// Returns the published name of a cluster's file server.

@@ -14,6 +14,7 @@ use crate::node::*;
 use crate::probe::*;
 use crate::program::*;
 use crate::scheduler::*;
+use crate::singleton::*;
 use crate::site::*;
 use crate::worker::*;
 
@@ -91,4 +92,15 @@ receiver! {
 receiver! {
     /// A process's prober, published as [`PROBER`](crate::names::PROBER).
     Prober: Ping, BandwidthSample, FetchSample, CheckPaths,
+}
+
+receiver! {
+    /// The head's directory of singletons, published as [`SINGLETONS`](crate::names::SINGLETONS).
+    SingletonDirectory: FindSingleton,
+}
+
+receiver! {
+    /// A node's host of singletons, published as
+    /// [`SINGLETON_HOST`](crate::names::SINGLETON_HOST).
+    SingletonHost: CreateSingleton, GetSingleton,
 }

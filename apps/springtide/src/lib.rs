@@ -78,6 +78,7 @@ pub use embed::{
 };
 #[doc(hidden)]
 pub use serde;
+pub use springtide_actors::singleton::{Singleton, SingletonError};
 pub use springtide_cli::exit::{Exit, Failed};
 pub use springtide_runtime::forkjoin::Context as JoinContext;
 pub use springtide_runtime::id::NodeId;

@@ -28,6 +28,7 @@ use crate::scheduler::{
     PlanJob, PrepareSlots, ReleaseSlots, RequestNodes, ResizeJob, RootAdvanced, SpeedsMeasured,
     Subscribe, TakeOver, Undrain, WithdrawNodes,
 };
+use crate::singleton::{CreateSingleton, FindSingleton, GetSingleton};
 use crate::site::{EndStubs, RestartNodes, StartStubs};
 use crate::worker::{
     ChangeView, FindCheckpoint, Finish, GetCheckpoint, Leave, NewView, PrepareSuccessor,
@@ -424,6 +425,10 @@ rules! {
     // To the head's program store.
     GetProgramTerms { roles: ANY }
     OfferProgram { roles: CLIENTS, claim: offer_program, audited: failure }
+    // To the head's directory of singletons, and to their hosts.
+    FindSingleton { roles: PARTIES }
+    CreateSingleton { roles: HEAD }
+    GetSingleton { roles: HEAD }
     // To the enrolment service, and to the prober of every process.
     RenewCertificate { roles: HOLDERS, claim: renew }
     ReloadEnrolment { roles: CLIENTS, claim: by_operator }

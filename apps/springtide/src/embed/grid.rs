@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use springtide_actors::singleton::Singleton;
 use springtide_cli::config::load;
 use springtide_runtime::config::{GridConfig, Sources};
 use springtide_runtime::id::NodeId;
@@ -50,6 +51,8 @@ pub struct Grid {
 /// What all clones of a grid share.
 pub(super) struct GridInner {
     pub(super) hub: Arc<Hub>,
+    /// Name of the head's node.
+    head: NodeId,
     pub(super) config: GridConfig,
     pub(super) registry: Arc<Registry>,
     /// Whether the nodes belong to this grid alone.
@@ -264,8 +267,8 @@ impl GridBuilder {
         })?;
         // Dropped with this future, it ends what has started.
         let service = GridService { orders: Some(orders), thread: Mutex::new(Some(thread)) };
-        let Ready { hub, config } = started.await.unwrap_or(Err(Error::Ended))?;
-        Ok(Grid { inner: Arc::new(GridInner { hub, config, registry, is_own, service }) })
+        let Ready { hub, head, config } = started.await.unwrap_or(Err(Error::Ended))?;
+        Ok(Grid { inner: Arc::new(GridInner { hub, head, config, registry, is_own, service }) })
     }
 }
 
@@ -458,6 +461,53 @@ impl Grid {
     /// ```
     pub fn actor<A>(&self, node: &NodeId, name: &str) -> Remote<A> {
         self.inner.hub.remote(node, name)
+    }
+
+    /// The actor that exists once in the grid under a name.
+    ///
+    /// The first message creates it on one of the nodes. If it panics, or its node ends, the next
+    /// message creates another one. [`SingletonError::StateIsNew`](crate::SingletonError) then says
+    /// so once to each handle. A program that connects to the same grid with the same binary
+    /// reaches the same actor, as long as nodes run this program.
+    ///
+    /// ```
+    /// use springtide::actix::{Actor, Context, Handler};
+    /// use springtide::{Grid, remote_message, tasks};
+    ///
+    /// struct Counter(u32);
+    ///
+    /// impl Actor for Counter {
+    ///     type Context = Context<Self>;
+    /// }
+    ///
+    /// #[derive(serde::Serialize, serde::Deserialize)]
+    /// struct Add(u32);
+    ///
+    /// remote_message! { "add" => Add -> u32; }
+    ///
+    /// impl Handler<Add> for Counter {
+    ///     type Result = u32;
+    ///
+    ///     fn handle(&mut self, Add(number): Add, _: &mut Context<Self>) -> u32 {
+    ///         self.0 += number;
+    ///         self.0
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let counter = || Counter(0);
+    /// springtide::node(tasks![].singleton("counter", counter, |actor| actor.accepts::<Add>()));
+    /// let grid = Grid::start("2x1").await?;
+    /// let counter = grid.singleton::<Counter>("counter");
+    /// counter.send(Add(2)).await?;
+    /// assert_eq!(grid.singleton::<Counter>("counter").send(Add(3)).await?, 5);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn singleton<A>(&self, name: &str) -> Singleton<A> {
+        let GridInner { hub, head, registry, .. } = &*self.inner;
+        Singleton::new(hub, head, name, registry.fingerprint())
     }
 
     /// The hub with the actors of this process, for those that nodes shall reach.

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use actix::{Actor, Context};
 use springtide_actors::node::UserActors;
+use springtide_actors::singleton::{SingletonFactory, SingletonHost};
 use springtide_actors::supervise::{RestartLimits, supervise};
 use springtide_cli::exit::Failed;
 use springtide_runtime::remote::{Hub, Published};
@@ -43,6 +44,7 @@ type StartActor = Box<dyn Fn(&Arc<Hub>) + Send + Sync>;
 pub struct NodeProgram {
     registry: Registry,
     actors: Vec<StartActor>,
+    singletons: Vec<SingletonFactory>,
 }
 
 impl NodeProgram {
@@ -101,12 +103,39 @@ impl NodeProgram {
         self
     }
 
+    /// Adds an actor that exists once in the grid: [`Grid::singleton`](crate::Grid::singleton)
+    /// sends it messages. The first message creates it with `make` on one of the nodes. `accept`
+    /// names the messages that it accepts.
+    ///
+    /// If it panics, or its node ends, the next message creates another one, whose state is new.
+    ///
+    /// # Panics
+    /// If another singleton has the same name.
+    pub fn singleton<A: Actor<Context = Context<A>>>(
+        mut self,
+        name: &'static str,
+        make: impl Fn() -> A + Send + Sync + 'static,
+        accept: impl Fn(Published<A>) -> Published<A> + Send + Sync + 'static,
+    ) -> Self {
+        let is_new = self.singletons.iter().all(|known| known.name() != name);
+        assert!(is_new, "two singletons have the name `{name}`");
+        self.singletons.push(SingletonFactory::new(name, make, accept));
+        self
+    }
+
     fn user_actors(&mut self) -> Option<UserActors> {
         let actors = std::mem::take(&mut self.actors);
-        if actors.is_empty() {
+        let singletons: Arc<[_]> = std::mem::take(&mut self.singletons).into();
+        if actors.is_empty() && singletons.is_empty() {
             return None;
         }
-        Some(Arc::new(move |hub| actors.iter().for_each(|start| start(hub))))
+        let fingerprint = self.registry.fingerprint();
+        Some(Arc::new(move |hub| {
+            actors.iter().for_each(|start| start(hub));
+            if !singletons.is_empty() {
+                SingletonHost::publish(hub, fingerprint, Arc::clone(&singletons));
+            }
+        }))
     }
 }
 

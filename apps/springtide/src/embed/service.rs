@@ -75,6 +75,8 @@ pub(super) struct ServiceOptions {
 /// What handles need of a grid that has started.
 pub(super) struct Ready {
     pub(super) hub: Arc<Hub>,
+    /// Name of the head's node.
+    pub(super) head: NodeId,
     pub(super) config: GridConfig,
 }
 
@@ -249,7 +251,7 @@ impl Service {
                 let link = HeadLink::new(head.endpoint.clone(), &HEAD.into(), self.fingerprint);
                 let hub = head.endpoint.hub.clone();
                 // Without a receiver, no handle exists, and the service ends at once.
-                let _ = ready.send(Ok(Ready { hub, config }));
+                let _ = ready.send(Ok(Ready { hub, head: HEAD.into(), config }));
                 self.serve(&link, &links, news).await
             }
             Ok(Err(failed)) => {
@@ -291,7 +293,7 @@ impl Service {
         let Attachment { endpoint, head, links, news, .. } = attachment;
         let link = HeadLink::new(endpoint.clone(), &head, self.fingerprint);
         // Without a receiver, no handle exists, and the service ends at once.
-        let _ = ready.send(Ok(Ready { hub: endpoint.hub.clone(), config }));
+        let _ = ready.send(Ok(Ready { hub: endpoint.hub.clone(), head, config }));
         let exit = self.serve(&link, &links, news).await;
         let client = endpoint.net.me().node.clone();
         let order = CancelClientJobs { client, reason: "its program has ended".to_owned() };

@@ -79,6 +79,20 @@ fn the_first_programs_compute_on_nodes_of_their_own() {
     assert_nothing_left(temp.path());
 }
 
+/// The actor panics at the third message. Its successor gets the sum with the fourth one.
+#[test]
+fn a_singleton_that_panics_is_created_again_with_a_new_state() {
+    let temp = tempfile::tempdir().unwrap();
+    let ended = run("singleton", &[], temp.path());
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let lines: Vec<&str> = ended.out.lines().collect();
+    let [first, second, panicked, unchanged, restored] = lines[..] else { panic!("{lines:?}") };
+    assert!(panicked.starts_with("actor `singleton:counter:"), "{panicked}");
+    let sums = [first, second, unchanged, restored];
+    assert_eq!(sums, ["the sum is 1", "the sum is 3", "the sum is 3", "the sum is 6"]);
+    assert_nothing_left(temp.path());
+}
+
 /// Each line of the program's output is the result of one check: see the example `door`.
 #[test]
 fn a_program_follows_cancels_and_loses_jobs_with_typed_errors() {
