@@ -13,10 +13,13 @@ use crate::admit;
 /// Returns whether an actor still lives.
 type LivenessCheck = Box<dyn Fn() -> bool>;
 
+/// Starts an instance on this arbiter and publishes it under this name.
+type StartInstance = Box<dyn Fn(&Hub, &str) -> LivenessCheck + Send + Sync>;
+
 /// Starts instances of one singleton.
 pub struct SingletonFactory {
     name: &'static str,
-    start: Box<dyn Fn(&Hub, &str) -> LivenessCheck + Send + Sync>,
+    start: StartInstance,
 }
 
 impl SingletonFactory {
