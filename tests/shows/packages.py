@@ -21,7 +21,7 @@ import time
 
 import outside
 
-PROGRAMS = ["divide_and_conquer", "master_worker", "processes", "actors"]
+PROGRAMS = ["divide_and_conquer", "master_worker", "processes", "actors", "singleton"]
 DEPENDENCIES = [
     'serde = { version = "1", features = ["derive"] }',
     'springtide = "0.1"',
