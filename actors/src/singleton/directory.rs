@@ -33,6 +33,14 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 struct RegisteredNode {
     contact: Contact,
     incarnation: Incarnation,
+    /// Whether it gets no new instance, since it is being drained or stopped.
+    leaves: bool,
+}
+
+impl RegisteredNode {
+    fn is_same_process(&self, other: &Self) -> bool {
+        self.contact.node == other.contact.node && self.incarnation == other.incarnation
+    }
 }
 
 /// An instance that was created, or may have been.
@@ -97,20 +105,21 @@ impl Handler<FindSingleton> for SingletonDirectory {
     }
 }
 
-/// The nodes that may get a singleton.
+/// The nodes that may have a singleton.
 fn registered(status: &GridStatus) -> Vec<RegisteredNode> {
     let mut nodes = Vec::new();
     for (cluster, site) in &status.sites {
         for node in &site.nodes {
-            let stays =
-                matches!(node.state, NodeState::Idle | NodeState::Busy | NodeState::Measuring);
-            let (Some(incarnation), Some(address)) = (node.incarnation, &node.address) else {
-                continue;
+            let leaves = match node.state {
+                NodeState::Idle | NodeState::Busy | NodeState::Measuring | NodeState::Held => false,
+                // An instance there exists until the node ends.
+                NodeState::Draining | NodeState::Drained | NodeState::Closing => true,
+                NodeState::Starting | NodeState::Broken | NodeState::Off => continue,
             };
-            if stays {
+            if let (Some(incarnation), Some(address)) = (node.incarnation, &node.address) {
                 let (node, address) = (node.node.clone(), address.clone());
                 let contact = Contact { node, cluster: cluster.clone(), address };
-                nodes.push(RegisteredNode { contact, incarnation });
+                nodes.push(RegisteredNode { contact, incarnation, leaves });
             }
         }
     }
@@ -130,8 +139,10 @@ impl SingletonSearch<'_> {
             // An earlier head may have created one.
             known.instance = self.existing().await;
         }
-        if let Some(instance) = known.instance.as_ref().filter(|last| self.nodes.contains(&last.at))
-        {
+        let lives = |last: &&SingletonInstance| {
+            self.nodes.iter().any(|node| node.is_same_process(&last.at))
+        };
+        if let Some(instance) = known.instance.as_ref().filter(lives) {
             let contact = instance.at.contact.clone();
             let place = SingletonPlace { contact, generation: instance.generation };
             if self.ask.silent != Some(instance.generation) {
@@ -163,7 +174,7 @@ impl SingletonSearch<'_> {
         let generation = first.max(last) + 1;
         let start = checksum(name.bytes()) as usize % self.nodes.len().max(1);
         let (before, after) = self.nodes.split_at(start.min(self.nodes.len()));
-        for at in after.iter().chain(before) {
+        for at in after.iter().chain(before).filter(|at| !at.leaves) {
             let (name, fingerprint) = (name.clone(), self.ask.fingerprint);
             let order = CreateSingleton { name, fingerprint, generation };
             match self.host(at).send(order).deadline(ANSWER_WITHIN).await {

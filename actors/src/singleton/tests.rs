@@ -46,7 +46,7 @@ impl Handler<Count> for Counter {
 }
 
 /// Answers as the scheduler of the head does.
-struct Nodes(Rc<RefCell<BTreeMap<NodeId, u64>>>);
+struct Nodes(Rc<RefCell<BTreeMap<NodeId, (u64, NodeState)>>>);
 
 impl Actor for Nodes {
     type Context = Context<Self>;
@@ -57,9 +57,9 @@ impl Handler<GetStatus> for Nodes {
 
     fn handle(&mut self, _: GetStatus, _: &mut Self::Context) -> Self::Result {
         let nodes = self.0.borrow();
-        let nodes = nodes.iter().map(|(node, incarnation)| NodeStatus {
+        let nodes = nodes.iter().map(|(node, (incarnation, state))| NodeStatus {
             node: node.clone(),
-            state: NodeState::Idle,
+            state: *state,
             job: None,
             threads: Some(1),
             pid: Some(1),
@@ -79,7 +79,7 @@ struct SingletonGrid {
     net: MemoryNet,
     /// Incarnation of the process that has started last.
     started: u64,
-    registered: Rc<RefCell<BTreeMap<NodeId, u64>>>,
+    registered: Rc<RefCell<BTreeMap<NodeId, (u64, NodeState)>>>,
     hubs: BTreeMap<NodeId, Arc<Hub>>,
 }
 
@@ -123,7 +123,7 @@ impl SingletonGrid {
             |actor: springtide_runtime::remote::Published<Counter>| actor.accepts::<Count>();
         let counter = SingletonFactory::new(COUNTER, || Counter { count: 0 }, accept);
         SingletonHost::publish(&hub, PROGRAM, Arc::new([counter]));
-        self.registered.borrow_mut().insert(name.into(), self.started);
+        self.registered.borrow_mut().insert(name.into(), (self.started, NodeState::Idle));
     }
 
     fn end_node(&mut self, node: &NodeId) {
@@ -204,6 +204,25 @@ fn no_second_instance_is_created_while_the_node_of_the_first_is_silent() {
         assert!(matches!(error, SingletonError::StateIsNew { .. }), "{error}");
         assert_eq!(count(&handle).await.unwrap(), 1);
         assert_ne!(handle.node().await.unwrap(), node);
+    });
+}
+
+/// A node that is drained keeps its instance until it ends, and gets no other one.
+#[test]
+fn a_drained_node_keeps_its_instance_and_gets_no_other() {
+    run(async {
+        let mut grid = SingletonGrid::new(&["ams-1", "ams-2"]);
+        let first = grid.handle(COUNTER, PROGRAM);
+        assert_eq!(count(&first).await.unwrap(), 1);
+        let node = first.node().await.unwrap();
+        for (_, state) in grid.registered.borrow_mut().values_mut() {
+            *state = NodeState::Drained;
+        }
+        assert_eq!(count(&grid.handle(COUNTER, PROGRAM)).await.unwrap(), 2);
+        grid.end_node(&node);
+        assert!(count(&first).await.is_err());
+        let error = count(&first).await.unwrap_err();
+        assert!(matches!(error, SingletonError::NotFound { .. }), "{error}");
     });
 }
 
