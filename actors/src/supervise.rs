@@ -120,6 +120,19 @@ impl RestartSchedule {
     }
 }
 
+/// Starts an actor on this arbiter and publishes it under `name`. `accept` registers the messages
+/// that it accepts.
+pub(crate) fn start_published<A: Actor<Context = Context<A>>>(
+    hub: &Hub,
+    name: &str,
+    make: impl Fn() -> A,
+    accept: impl Fn(Published<A>) -> Published<A>,
+) -> Addr<A> {
+    let addr = make().start();
+    accept(hub.publish(name, addr.clone()));
+    addr
+}
+
 /// Starts an actor on this arbiter, publishes it under `name`, and supervises it.
 ///
 /// When it ends, by a panic or by itself, a new instance replaces it, within `limits`. Beyond the
@@ -136,12 +149,7 @@ pub fn supervise<A: Actor<Context = Context<A>>>(
     accept: impl Fn(Published<A>) -> Published<A> + 'static,
 ) {
     let (hub, name) = (hub.clone(), name.to_owned());
-    let start = move |hub: &Arc<Hub>, name: &str| {
-        let addr = make().start();
-        accept(hub.publish(name, addr.clone()));
-        addr
-    };
-    let mut addr = start(&hub, &name);
+    let mut addr = start_published(&hub, &name, &make, &accept);
     actix_rt::spawn(async move {
         let mut intensity = RestartCounter::new(limits);
         loop {
@@ -160,7 +168,7 @@ pub fn supervise<A: Actor<Context = Context<A>>>(
                 return;
             }
             tracing::warn!(actor = name, "ended and is restarted");
-            addr = start(&hub, &name);
+            addr = start_published(&hub, &name, &make, &accept);
         }
     });
 }

@@ -29,7 +29,7 @@ const SINGLETONS_MAX: usize = 4096;
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
 /// A registered node that could have a singleton.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 struct RegisteredNode {
     contact: Contact,
     incarnation: Incarnation,
@@ -37,17 +37,22 @@ struct RegisteredNode {
     leaves: bool,
 }
 
-impl RegisteredNode {
-    fn is_same_process(&self, other: &Self) -> bool {
-        self.contact.node == other.contact.node && self.incarnation == other.incarnation
-    }
+/// An instance that was created, or may have been.
+struct SingletonInstance {
+    place: SingletonPlace,
+    /// Incarnation of its node.
+    incarnation: Incarnation,
 }
 
-/// An instance that was created, or may have been.
-#[derive(Clone, Debug)]
-struct SingletonInstance {
-    at: RegisteredNode,
-    generation: u64,
+impl SingletonInstance {
+    fn at(node: &RegisteredNode, generation: u64) -> Self {
+        let place = SingletonPlace { contact: node.contact.clone(), generation };
+        Self { place, incarnation: node.incarnation }
+    }
+
+    fn is_on(&self, node: &RegisteredNode) -> bool {
+        self.place.contact.node == node.contact.node && self.incarnation == node.incarnation
+    }
 }
 
 /// What the directory knows of one singleton.
@@ -139,19 +144,15 @@ impl SingletonSearch<'_> {
             // An earlier head may have created one.
             known.instance = self.existing().await;
         }
-        let lives = |last: &&SingletonInstance| {
-            self.nodes.iter().any(|node| node.is_same_process(&last.at))
-        };
-        if let Some(instance) = known.instance.as_ref().filter(lives) {
-            let contact = instance.at.contact.clone();
-            let place = SingletonPlace { contact, generation: instance.generation };
-            if self.ask.silent != Some(instance.generation) {
-                return Ok(place);
+        let lives = |last: &&SingletonInstance| self.nodes.iter().any(|node| last.is_on(node));
+        if let Some(SingletonInstance { place, .. }) = known.instance.as_ref().filter(lives) {
+            if self.ask.silent != Some(place.generation) {
+                return Ok(place.clone());
             }
-            match self.get(&instance.at).await {
-                Ok(Some(generation)) if generation == instance.generation => return Ok(place),
+            match self.get(&place.contact).await {
+                Ok(Some(generation)) if generation == place.generation => return Ok(place.clone()),
                 Ok(_) => {}
-                Err(error) => return Err(self.silent(&instance.at, &error)),
+                Err(error) => return Err(self.silent(&place.contact, &error)),
             }
             // It has ended by itself, and not with its node.
             if !known.restarts.may_restart(Instant::now()) {
@@ -170,26 +171,23 @@ impl SingletonSearch<'_> {
         let name = self.ask.name.clone();
         // Later heads have higher incarnations, which are times in microseconds.
         let first = self.hub.net().me().incarnation.0;
-        let last = known.instance.as_ref().map_or(0, |instance| instance.generation);
+        let last = known.instance.as_ref().map_or(0, |instance| instance.place.generation);
         let generation = first.max(last) + 1;
         let start = checksum(name.bytes()) as usize % self.nodes.len().max(1);
-        let (before, after) = self.nodes.split_at(start.min(self.nodes.len()));
+        let (before, after) = self.nodes.split_at(start);
         for at in after.iter().chain(before).filter(|at| !at.leaves) {
             let (name, fingerprint) = (name.clone(), self.ask.fingerprint);
             let order = CreateSingleton { name, fingerprint, generation };
-            match self.host(at).send(order).deadline(ANSWER_WITHIN).await {
-                Ok(true) => {
-                    known.instance = Some(SingletonInstance { at: at.clone(), generation });
-                    return Ok(SingletonPlace { contact: at.contact.clone(), generation });
-                }
-                Ok(false) => {}
-                Err(error) if has_no_host(&error) => {}
-                Err(error) => {
-                    // It may have been created all the same.
-                    known.instance = Some(SingletonInstance { at: at.clone(), generation });
-                    return Err(self.silent(at, &error));
-                }
+            let answer = self.host(&at.contact).send(order).deadline(ANSWER_WITHIN).await;
+            if matches!(answer, Ok(false)) || answer.as_ref().is_err_and(has_no_host) {
+                continue;
             }
+            // After an error, it may have been created all the same.
+            let instance = known.instance.insert(SingletonInstance::at(at, generation));
+            return match answer {
+                Ok(_) => Ok(instance.place.clone()),
+                Err(error) => Err(self.silent(&at.contact, &error)),
+            };
         }
         Err(FindSingletonError::NoNode { name })
     }
@@ -197,18 +195,16 @@ impl SingletonSearch<'_> {
     /// The latest instance that exists on any node.
     async fn existing(&self) -> Option<SingletonInstance> {
         let mut asked = JoinSet::new();
-        for at in self.nodes.iter().cloned() {
-            let request = self.host(&at).send(self.query()).deadline(ANSWER_WITHIN);
-            asked.spawn(
-                async move { Some(SingletonInstance { generation: request.await.ok()??, at }) },
-            );
+        for node in self.nodes.iter().cloned() {
+            let request = self.host(&node.contact).send(self.query()).deadline(ANSWER_WITHIN);
+            asked.spawn(async move { Some(SingletonInstance::at(&node, request.await.ok()??)) });
         }
         let found = asked.join_all().await;
-        found.into_iter().flatten().max_by_key(|instance| instance.generation)
+        found.into_iter().flatten().max_by_key(|instance| instance.place.generation)
     }
 
     /// The generation of the instance on a node.
-    async fn get(&self, at: &RegisteredNode) -> Result<Option<u64>, RemoteError> {
+    async fn get(&self, at: &Contact) -> Result<Option<u64>, RemoteError> {
         let found = self.host(at).send(self.query()).deadline(ANSWER_WITHIN).await;
         if found.as_ref().is_err_and(has_no_host) { Ok(None) } else { found }
     }
@@ -218,13 +214,13 @@ impl SingletonSearch<'_> {
         GetSingleton { name: name.clone(), fingerprint: *fingerprint }
     }
 
-    fn host(&self, at: &RegisteredNode) -> Remote<receivers::SingletonHost> {
-        self.hub.net().learn(at.contact.clone());
-        self.hub.remote(&at.contact.node, SINGLETON_HOST)
+    fn host(&self, at: &Contact) -> Remote<receivers::SingletonHost> {
+        self.hub.net().learn(at.clone());
+        self.hub.remote(&at.node, SINGLETON_HOST)
     }
 
-    fn silent(&self, at: &RegisteredNode, error: &RemoteError) -> FindSingletonError {
-        let (name, node) = (self.ask.name.clone(), at.contact.node.clone());
+    fn silent(&self, at: &Contact, error: &RemoteError) -> FindSingletonError {
+        let (name, node) = (self.ask.name.clone(), at.node.clone());
         FindSingletonError::Silent { name, node, reason: error.to_string() }
     }
 }

@@ -128,11 +128,14 @@ impl<A> Singleton<A> {
         let actor: Remote<A> = self.hub.remote(&place.contact.node, &name);
         let answer = actor.send(message).deadline(deadline).await;
         let mut known = self.known();
-        if !matches!(answer, Err(RemoteError::NoActor { .. })) {
-            known.used = Some(place.generation);
-        }
-        if answer.as_ref().is_err_and(may_have_ended) && known.place.as_ref() == Some(&place) {
-            (known.place, known.silent) = (None, Some(place.generation));
+        // Another call may have found that this instance has ended.
+        if known.place.as_ref() == Some(&place) {
+            if !matches!(answer, Err(RemoteError::NoActor { .. })) {
+                known.used = Some(place.generation);
+            }
+            if answer.as_ref().is_err_and(may_have_ended) {
+                (known.place, known.silent) = (None, Some(place.generation));
+            }
         }
         drop(known);
         Ok(answer?)

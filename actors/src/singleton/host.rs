@@ -9,6 +9,7 @@ use springtide_protocol::singleton::{CreateSingleton, GetSingleton};
 use springtide_runtime::remote::{Hub, Published};
 
 use crate::admit;
+use crate::supervise::start_published;
 
 /// Returns whether an actor still lives.
 type LivenessCheck = Box<dyn Fn() -> bool>;
@@ -31,9 +32,7 @@ impl SingletonFactory {
         accept: impl Fn(Published<A>) -> Published<A> + Send + Sync + 'static,
     ) -> Self {
         let start = move |hub: &Hub, published: &str| -> LivenessCheck {
-            let addr = make().start();
-            accept(hub.publish(published, addr.clone()));
-            let addr = addr.downgrade();
+            let addr = start_published(hub, published, &make, &accept).downgrade();
             Box::new(move || addr.upgrade().is_some_and(|addr| addr.connected()))
         };
         Self { name, start: Box::new(start) }

@@ -97,15 +97,15 @@ impl SchedulerCore {
         }
         let (all, within) = (nodes.len(), self.managing.hold_timeout);
         let waits = waits.unwrap_or_default();
-        let absent = format!("{coming} of {all} nodes have not come within {within:?}{waits}");
+        let absent = || format!("{coming} of {all} nodes have not come within {within:?}{waits}");
         if coming > 0 && *until <= now {
-            lost.get_or_insert_with(|| absent.clone());
+            lost.get_or_insert_with(absent);
         }
         if let Some(reason) = lost {
             let waited = within.saturating_sub(until.saturating_duration_since(now));
             self.fail_start(id, reason, now, out);
             for cluster in late {
-                self.wait_ended(&cluster, waited, &absent, now, out);
+                self.wait_ended(&cluster, waited, &absent(), now, out);
             }
             return;
         }
